@@ -1,0 +1,1 @@
+"""HTTP listeners: health, readiness and metrics for everybody, operations for the operator."""

@@ -1,0 +1,1 @@
+"""The `inference-cache` command: every sub-command parses, calls one function and prints."""

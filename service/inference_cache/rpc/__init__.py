@@ -1,0 +1,1 @@
+"""The gRPC service: handlers decode, make one call and encode."""

@@ -1,0 +1,1 @@
+"""Simulated engines and gateways for the demo, load tests and end-to-end tests."""

@@ -1,0 +1,1 @@
+"""From prompt text to the token ids that an engine would see."""
