@@ -1,0 +1,276 @@
+"""The index as plain dictionaries: written to be obviously right, the oracle of the property tests.
+
+It serves no user. Nothing here is fast: whatever can be found by looking at everything is found by looking
+at everything, so that there is nothing to keep in step and nothing to get wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from inference_cache.domain.models import (
+    KEY_BYTES,
+    Batch,
+    CacheState,
+    ChainEvidence,
+    ExactEvidence,
+    Expired,
+    Holder,
+    Ingested,
+    ModelKey,
+    Partition,
+    Presence,
+    Removal,
+    ReplicaStats,
+    Run,
+)
+from inference_cache.errors import WalkTooLong
+
+MAX_WALK_BLOCKS = 131_072
+"""The longest leading run that one lookup follows; beyond it :class:`~inference_cache.errors.WalkTooLong`."""
+
+
+_Entry = TypeVar("_Entry", tuple[int, int], tuple[int, int | None], tuple[int, int, int])
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    token_count: int
+    time_ms: int
+    tier: int
+
+
+@dataclass(slots=True)
+class _Index:
+    """What is known of one model.
+
+    ``blocks`` has no empty entries. ``newest`` has one time for each (scheme, replica) that holds something: the
+    largest reported there since it last held nothing; ``newest_ms`` is the same for the whole model.
+    """
+
+    blocks: dict[tuple[Partition, bytes], dict[str, _Holding]] = field(default_factory=dict)
+    stats: dict[str, ReplicaStats] = field(default_factory=dict)
+    newest: dict[tuple[str, str], int] = field(default_factory=dict)
+    newest_ms: int | None = None
+
+    def put(self, partition: Partition, key: bytes, replica_id: str, holding: _Holding) -> tuple[bool, bool]:
+        """Store one holding; return whether the holding and whether its prefix is new."""
+        holders = self.blocks.setdefault((partition, key), {})
+        new = (replica_id not in holders, not holders)
+        holders[replica_id] = holding
+        scope = (partition.hash_scheme, replica_id)
+        self.newest[scope] = max(self.newest.get(scope, holding.time_ms), holding.time_ms)
+        self.newest_ms = holding.time_ms if self.newest_ms is None else max(self.newest_ms, holding.time_ms)
+        return new
+
+    def remove(self, doomed: Callable[[Partition, bytes, str, _Holding], bool]) -> int:
+        """Remove every holding that ``doomed`` names; return how many went."""
+        before = sum(len(holders) for holders in self.blocks.values())
+        kept = {
+            (partition, key): {who: held for who, held in holders.items() if not doomed(partition, key, who, held)}
+            for (partition, key), holders in self.blocks.items()
+        }
+        self.blocks = {place: holders for place, holders in kept.items() if holders}
+        scopes = {(partition.hash_scheme, who) for (partition, _), holders in self.blocks.items() for who in holders}
+        self.newest = {scope: time_ms for scope, time_ms in self.newest.items() if scope in scopes}
+        self.newest_ms = self.newest_ms if self.blocks else None
+        return before - sum(len(holders) for holders in self.blocks.values())
+
+    def fresh(self, partition: Partition, key: bytes, expired_at_ms: int) -> dict[str, _Holding]:
+        """Return who holds a block unexpired."""
+        holders = self.blocks.get((partition, key), {})
+        return {who: held for who, held in holders.items() if held.time_ms > expired_at_ms}
+
+    def serving(self, scheme: str, expired_at_ms: int) -> tuple[str, ...]:
+        """Return the ids of the replicas that serve a scope, in order."""
+        return _ordered(who for (its, who), time_ms in self.newest.items() if its == scheme and time_ms > expired_at_ms)
+
+    def is_present(self, expired_at_ms: int) -> bool:
+        """Return whether the model counts as holding anything unexpired."""
+        return self.newest_ms is not None and self.newest_ms > expired_at_ms
+
+
+class ModelStore:
+    """A :class:`~inference_cache.store.base.Store` in memory, by the clock that it is given."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._indexes: dict[ModelKey, _Index] = {}
+
+    def now_ms(self) -> int:
+        """Return the time by the given clock."""
+        return self._now_ms()
+
+    async def lookup_chain(
+        self, model: ModelKey, partition: Partition, keys: bytes, *, expired_at_ms: int
+    ) -> ChainEvidence:
+        """Find who holds the leading run of a chain, block by block."""
+        index = self._index(model)
+        runs: dict[str, list[_Holding]] = {}
+        for depth, key in enumerate(_keys(keys)):
+            if depth == MAX_WALK_BLOCKS:
+                raise WalkTooLong(f"a run reaches {MAX_WALK_BLOCKS} blocks and the chain goes on")
+            holders = index.fresh(partition, key, expired_at_ms)
+            survivors = [who for who in holders if len(runs.get(who, ())) == depth]
+            if not survivors:
+                break
+            for who in survivors:
+                runs.setdefault(who, []).append(holders[who])
+        return ChainEvidence(
+            runs=tuple(_run(who, runs[who], index.stats.get(who)) for who in _ordered(runs)),
+            serving=index.serving(partition.hash_scheme, expired_at_ms),
+        )
+
+    async def lookup_exact(
+        self, model: ModelKey, partition: Partition, key: bytes, *, expired_at_ms: int, want_warm: bool
+    ) -> ExactEvidence:
+        """Find who holds one block."""
+        index = self._index(model)
+        fresh = index.fresh(partition, key, expired_at_ms)
+        serving = index.serving(partition.hash_scheme, expired_at_ms)
+        holders = tuple(
+            Holder(who, fresh[who].token_count, fresh[who].time_ms, fresh[who].tier, index.stats.get(who))
+            for who in _ordered(fresh)
+        )
+        warm = tuple((who, index.stats[who]) for who in serving if who in index.stats)
+        return ExactEvidence(holders, serving, warm if want_warm and not holders else ())
+
+    async def ingest(
+        self,
+        model: ModelKey,
+        replica_id: str,
+        batches: Sequence[Batch],
+        *,
+        reported_ms: int,
+        ttl_ms: int,  # noqa: ARG002 - memory needs no backstop
+        stats: ReplicaStats | None = None,
+    ) -> Ingested:
+        """Store a report, block by block."""
+        index = self._indexes.setdefault(model, _Index())
+        holdings = prefixes = 0
+        for batch in batches:
+            for key, token_count, tier in _blocks(batch):
+                held = _Holding(token_count, reported_ms, tier)
+                new_holding, new_prefix = index.put(batch.partition, key, replica_id, held)
+                holdings += new_holding
+                prefixes += new_prefix
+        if stats is not None:
+            index.stats[replica_id] = stats
+        return Ingested(holdings, prefixes)
+
+    async def evict(self, model: ModelKey, replica_id: str, removal: Removal) -> int:
+        """Remove blocks of one replica, in all hash schemes."""
+        fences: dict[bytes, list[int | None]] = {}
+        keys = _keys(removal.keys)
+        for key, (_, fence_ms) in zip(keys, _in_force(removal.fences, len(keys)), strict=True):
+            fences.setdefault(key, []).append(fence_ms)
+
+        def doomed(partition: Partition, key: bytes, who: str, held: _Holding) -> bool:
+            return (
+                who == replica_id
+                and removal.adapter_id in ("", partition.adapter_id)
+                and any(_falls(held.time_ms, fence_ms) for fence_ms in fences.get(key, ()))
+            )
+
+        return self._index(model).remove(doomed)
+
+    async def clear(self, model: ModelKey, replica_id: str, *, fence_ms: int | None) -> int:
+        """Remove what a replica holds in a model, and its statistics row, as far as the fence allows."""
+        index = self._index(model)
+        row = index.stats.get(replica_id)
+        if row is not None and _falls(row.reported_ms, fence_ms):
+            del index.stats[replica_id]
+        return index.remove(lambda _p, _k, who, held: who == replica_id and _falls(held.time_ms, fence_ms))
+
+    async def touch(self, model: ModelKey, replica_id: str, *, alive_ms: int) -> bool:
+        """Set when a replica was last alive, if it has a statistics row."""
+        rows = self._index(model).stats
+        if replica_id not in rows:
+            return False
+        rows[replica_id] = replace(rows[replica_id], alive_ms=alive_ms)
+        return True
+
+    async def state(self, model: ModelKey) -> CacheState:
+        """Return the statistics rows of a model and its distinct prefixes."""
+        index = self._index(model)
+        return CacheState(tuple((who, index.stats[who]) for who in _ordered(index.stats)), len(index.blocks))
+
+    async def presence(self, model: ModelKey, expired_at: Callable[[str], int]) -> Presence:
+        """Tell what is present at all."""
+        present = {key for key, index in self._indexes.items() if index.is_present(expired_at(key.tenant_id))}
+        return Presence(
+            index=bool(present),
+            tenant=any(key.tenant_id == model.tenant_id for key in present),
+            model=model in present,
+        )
+
+    async def expire(self, expired_at: Callable[[str], int]) -> Expired:
+        """Remove everything that is expired, everywhere; a model left with nothing is reported once more, with 0."""
+        swept = Expired()
+        for model, index in list(self._indexes.items()):
+            expired_at_ms = expired_at(model.tenant_id)
+            removed = index.remove(lambda _p, _k, _w, held, limit=expired_at_ms: held.time_ms <= limit)  # type: ignore[misc]
+            if removed:
+                swept.holdings[model.tenant_id] = swept.holdings.get(model.tenant_id, 0) + removed
+            silent = [who for who, row in index.stats.items() if row.alive_ms <= expired_at_ms]
+            for who in silent:
+                del index.stats[who]
+            swept.stats_rows += len(silent)
+            swept.prefixes[model] = len(index.blocks)
+            if not index.blocks and not index.stats:
+                del self._indexes[model]
+        return swept
+
+    async def ping(self) -> None:
+        """Return: memory answers."""
+
+    async def close(self) -> None:
+        """Return: there is nothing to give back."""
+
+    def _index(self, model: ModelKey) -> _Index:
+        """Return a model's index; that of an unknown one is empty and not kept."""
+        return self._indexes.get(model, _Index())
+
+
+def _falls(time_ms: int, fence_ms: int | None) -> bool:
+    return fence_ms is None or time_ms <= fence_ms
+
+
+def _run(replica_id: str, held: Sequence[_Holding], stats: ReplicaStats | None) -> Run:
+    return Run(replica_id, len(held), min(one.time_ms for one in held), max(one.tier for one in held), stats)
+
+
+def _ordered(ids: Iterable[str]) -> tuple[str, ...]:
+    """Return ids in the order of their UTF-8 bytes."""
+    return tuple(sorted(ids, key=lambda each: each.encode()))
+
+
+def _keys(joined: bytes) -> list[bytes]:
+    """Take concatenated block keys apart."""
+    if len(joined) % KEY_BYTES:
+        raise ValueError(f"{len(joined)} bytes are no whole number of block keys")
+    return [joined[at : at + KEY_BYTES] for at in range(0, len(joined), KEY_BYTES)]
+
+
+def _in_force(runs: Sequence[_Entry], length: int) -> list[_Entry]:
+    """Return for each of ``length`` indexes the run-length entry in force there."""
+    starts: list[int] = [run[0] for run in runs]
+    if length and (starts[:1] != [0] or starts != sorted(set(starts)) or starts[-1] >= length):
+        raise ValueError(f"runs that start at {starts} do not cover {length} blocks")
+    ends: list[int] = [*starts[1:], length]
+    return [run for run, end in zip(runs, ends, strict=True) for _ in range(run[0], end)] if length else []
+
+
+def _blocks(batch: Batch) -> Iterator[tuple[bytes, int, int]]:
+    """Take a batch apart into blocks: key, token count, tier."""
+    keys = _keys(batch.keys)
+    if len(set(keys)) < len(keys):
+        raise ValueError("a batch with the same key twice")
+    if any(not 0 < at < len(keys) for at in batch.breaks) or len(batch.after) not in (0, KEY_BYTES):
+        raise ValueError("a batch with a break outside of it or half a key before it")
+    counts = _in_force(batch.counts, len(keys))
+    tiers = _in_force(batch.tiers, len(keys))
+    for at, (key, (start, first, step), (_, tier)) in enumerate(zip(keys, counts, tiers, strict=True)):
+        yield key, first + (at - start) * step, tier
