@@ -136,5 +136,5 @@ async def test_a_walk_has_a_bound(store: ModelStore, monkeypatch: pytest.MonkeyP
 )
 async def test_a_batch_that_breaks_its_own_rules_is_a_bug_of_the_caller(store: ModelStore, batch: Batch) -> None:
     """The oracle refuses what no caller may build, so that a test never compares nonsense."""
-    with pytest.raises(ValueError, match="batch|block keys|cover"):
+    with pytest.raises(ValueError, match=r"batch|block keys|cover"):
         await store.ingest(MODEL, "r", [batch], reported_ms=1, ttl_ms=1)
