@@ -1,0 +1,211 @@
+"""How a setting is declared, parsed and described: once, for the flag, the environment and the README.
+
+A setting is a dataclass field made by :func:`setting`. Its flag and environment twin follow from the
+field's name, so that nothing has to be kept in step. :mod:`inference_cache.config` says what can be set.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from inference_cache.errors import ConfigError
+
+ENV_PREFIX = "INFERENCE_CACHE_"
+MAX_PORT = 65535
+Parser = Callable[[str], Any]
+"""Turns the text of a flag or variable into a value; raises ``ValueError`` with what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing an operator can set.
+
+    Attributes:
+        name: the dataclass field that holds the parsed value.
+        flag: its command-line flag.
+        env: its environment variables, first match wins.
+        default: the default as an operator would write it.
+        unit: what the number counts, empty for text.
+        help: one sentence.
+        switch: whether the flag takes no value.
+        parse: from text to value.
+    """
+
+    name: str
+    flag: str
+    env: tuple[str, ...]
+    default: str
+    unit: str
+    help: str
+    switch: bool
+    parse: Parser
+
+    def read(self, text: str, source: str) -> Any:
+        """Parse ``text``, which came from ``source``; the error names the flag and the variable, never the value.
+
+        The value stays out because some of them carry passwords.
+        """
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            message = f"{self.flag} (environment: {self.env[0]}) {error}; the value from {source} is unusable"
+            raise ConfigError(message) from None
+
+
+def setting(
+    default: str,
+    parse: Parser,
+    sentence: str,
+    *,
+    flag: str = "",
+    unit: str = "",
+    also_env: tuple[str, ...] = (),
+) -> Any:
+    """Declare a dataclass field as a setting; ``flag`` is needed where the name carries a unit the flag does not."""
+    metadata = {"default": default, "parse": parse, "help": sentence, "flag": flag, "unit": unit, "also_env": also_env}
+    return field(default=parse(default), metadata=metadata)
+
+
+def settings_of(concern: type[Any]) -> Iterator[Setting]:
+    """Yield the settings that a dataclass declares, in order."""
+    for item in fields(concern):
+        declared = item.metadata
+        flag = declared["flag"] or "--" + item.name.replace("_", "-")
+        twin = ENV_PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+        yield Setting(
+            name=item.name,
+            flag=flag,
+            env=(twin, *declared["also_env"]),
+            default=declared["default"],
+            unit=declared["unit"],
+            help=declared["help"],
+            switch=declared["parse"] is boolean,
+            parse=declared["parse"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener binds. An empty host means every interface, port 0 any free port."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect. A name other than ``localhost`` could be anything, so it is not."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(text: str) -> Address:
+    """Parse ``host:port``, ``[v6]:port`` or ``:port``."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > MAX_PORT:
+        raise ValueError(f"must be host:port, [ipv6]:port or :port, with a port of 0 to {MAX_PORT}")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if (":" in bare) != (bare != host) or (bare != host and not _is_ipv6(bare)):
+        raise ValueError("must have an IPv6 address, and nothing else, in brackets, as in [::1]:9090")
+    return Address(bare, int(port))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def boolean(text: str) -> bool:
+    """Parse true or false, as people write them in environments."""
+    word = text.strip().lower()
+    if word in {"1", "true", "yes", "on"}:
+        return True
+    if word in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError("must be true or false")
+
+
+def choice(*words: str, empty: str = "", aliases: dict[str, str] | None = None) -> Parser:
+    """Accept one of ``words``, in any case and with spaces around; an empty text is ``empty`` where that is given."""
+
+    def parse(text: str) -> str:
+        word = text.strip().lower() or empty
+        word = (aliases or {}).get(word, word)
+        if word not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def integer(minimum: int, maximum: int = 2**53) -> Parser:
+    """Accept a whole number within bounds."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not minimum <= int(text) <= maximum:
+            raise ValueError(f"must be a whole number from {minimum} to {maximum}")
+        return int(text)
+
+    return parse
+
+
+def number(minimum: float, maximum: float) -> Parser:
+    """Accept a finite number within bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not minimum <= value <= maximum:
+            raise ValueError(f"must be a number from {minimum:g} to {maximum:g}")
+        return value
+
+    return parse
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_DURATION = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,6})?(?:ms|s|m|h))+")
+_PART = re.compile(r"([0-9.]+)(ms|s|m|h)")
+
+
+def duration(minimum_ms: int, maximum_ms: int = 366 * 24 * 3_600_000) -> Parser:
+    """Accept a Go-style duration (``30m``, ``1h30m``, ``1.5s``, ``250ms``, ``0``); the value is in milliseconds.
+
+    A bare number other than 0 is refused: it does not say its unit.
+    """
+    bounds = f"must be a duration such as 250ms, 10s, 30m or 1h30m, from {minimum_ms} ms to {maximum_ms} ms"
+
+    def parse(text: str) -> int:
+        word = text.strip()
+        if word != "0" and not _DURATION.fullmatch(word):
+            raise ValueError(bounds)
+        total_ms = round(sum(float(amount) * _UNITS_MS[unit] for amount, unit in _PART.findall(word)))
+        if not minimum_ms <= total_ms <= maximum_ms:
+            raise ValueError(bounds)
+        return total_ms
+
+    return parse
+
+
+def matching(pattern: str, meaning: str) -> Parser:
+    """Accept text that matches ``pattern`` entirely."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(meaning)
+        return text
+
+    return parse
