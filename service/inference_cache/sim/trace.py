@@ -103,7 +103,7 @@ def parse_line(line: bytes) -> Request:
     if not isinstance(hash_ids, list) or not all(type(one) is int for one in hash_ids):
         raise ValueError("hash_ids must be a list of integers")
     arrival = fields.get("timestamp")
-    if type(arrival) not in (int, float) or arrival < 0:
+    if not isinstance(arrival, int | float) or isinstance(arrival, bool) or arrival < 0:
         raise ValueError("timestamp must be a number of milliseconds, 0 or more")
     return Request(
         arrival_ms=arrival,
