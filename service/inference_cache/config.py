@@ -87,6 +87,7 @@ class Redis:
         "embedded: for a Valkey of the server's own, or redis://, rediss:// or unix:// with user, password and "
         "database for yours.",
         also_env=("REDIS_URL",),
+        secret=True,
     )
     redis_key_prefix: str = setting(
         "ic",

@@ -65,10 +65,21 @@ def setting(
     flag: str = "",
     unit: str = "",
     also_env: tuple[str, ...] = (),
+    secret: bool = False,
 ) -> Any:
-    """Declare a dataclass field as a setting; ``flag`` is needed where the name carries a unit the flag does not."""
+    """Declare a dataclass field as a setting.
+
+    Args:
+        default: the default as an operator would write it.
+        parse: from text to value.
+        sentence: what it does, for the help and the README.
+        flag: needed where the field's name carries a unit that the flag does not.
+        unit: what the number counts.
+        also_env: further environment variables, read after the twin.
+        secret: whether the value must not show when the configuration is printed.
+    """
     metadata = {"default": default, "parse": parse, "help": sentence, "flag": flag, "unit": unit, "also_env": also_env}
-    return field(default=parse(default), metadata=metadata)
+    return field(default=parse(default), repr=not secret, metadata=metadata)
 
 
 def settings_of(concern: type[Any]) -> Iterator[Setting]:
