@@ -6,6 +6,51 @@ The interface itself (:class:`Connection`, :class:`ScriptLike`, :class:`Limits`)
 
 from __future__ import annotations
 
+from inference_cache.errors import ConfigError
+from inference_cache.store.address import Address, Kind, parse_address
+from inference_cache.store.cluster import ClusterConnection
+from inference_cache.store.embedded import start_embedded
+from inference_cache.store.standalone import StandaloneConnection
 from inference_cache.store.transport import Connection, Limits, Reply, ScriptLike
 
-__all__ = ["Connection", "Limits", "Reply", "ScriptLike"]
+__all__ = ["Connection", "Limits", "Reply", "ScriptLike", "open_connection"]
+
+EMBEDDED_URL = "embedded:"
+
+
+async def open_connection(
+    url: str = EMBEDDED_URL, *, embedded_dir: str | None = None, limits: Limits | None = None
+) -> Connection:
+    """Connect to the Redis that a URL names, or start our own.
+
+    A Redis that is away is no error here: calls fail until it comes, and the clock is this machine's and not
+    ``certain``. Use :meth:`Connection.ping` to know at once.
+
+    Args:
+        url: ``embedded:``, ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``; see
+            :func:`~inference_cache.store.address.parse_address`.
+        embedded_dir: where the embedded server keeps its data; ``None`` for nowhere.
+        limits: deadlines and number of sockets; the defaults of :class:`Limits` if ``None``.
+
+    Raises:
+        ConfigError: the URL or the directory is unusable.
+        StoreUnavailable: the embedded server did not start.
+    """
+    address = parse_address(url)
+    limits = limits if limits is not None else Limits()
+    if embedded_dir is not None and address.kind is not Kind.EMBEDDED:
+        raise ConfigError("--embedded-dir (INFERENCE_CACHE_EMBEDDED_DIR) needs the embedded server, not --redis-url")
+    connection: StandaloneConnection | ClusterConnection
+    if address.kind is Kind.CLUSTER:
+        connection = ClusterConnection(address, limits)
+    elif address.kind is Kind.EMBEDDED:
+        child = await start_embedded(embedded_dir)
+        connection = StandaloneConnection(Address(Kind.UNIX, path=child.socket_path), limits, child)
+    else:
+        connection = StandaloneConnection(address, limits)
+    try:
+        await connection.start()
+    except BaseException:
+        await connection.close()
+        raise
+    return connection

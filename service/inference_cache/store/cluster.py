@@ -1,0 +1,148 @@
+"""A connection to a Redis Cluster: every call goes to the primary that owns its one key.
+
+``MOVED`` proves that nothing ran and says where the slot is now: the topology is learnt again and the call repeated
+once. ``ASK`` is never followed: while a slot moves key by key, a script on the importing node would see the
+keys that are still on the other one as absent and write second copies. Such calls are refused until the slot has
+moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+from redis.exceptions import ClusterDownError, MovedError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from inference_cache.errors import StoreUnavailable
+from inference_cache.store.address import Address
+from inference_cache.store.faults import FAILURES, WORDS, store_errors
+from inference_cache.store.node import Node
+from inference_cache.store.topology import SLOTS, Host, Topology, resolve, slot_of
+from inference_cache.store.transport import Limits, Reply, ScriptLike
+from inference_cache.store.watch import Watched
+
+_ATTEMPTS = 2
+_SUSPICION_S = 0.5
+
+
+class ClusterConnection(Watched):
+    """The primaries of a Cluster. The clock is that of the primary with the lowest address, so that all servers agree.
+
+    Args:
+        address: some nodes to learn the others from, and who we are.
+        limits: deadlines, and sockets to each node.
+    """
+
+    socket_path: str | None = None
+
+    def __init__(self, address: Address, limits: Limits) -> None:
+        super().__init__()
+        self._address = address
+        self._limits = limits
+        self._nodes: dict[Host, Node] = {}
+        self._topology = Topology([None] * SLOTS)
+        self._version = 0
+        self._learning: asyncio.Task[None] | None = None
+        self._learnt_at = -_SUSPICION_S
+
+    async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
+        """Run a script on the owner of ``key`` and return its reply, undecoded."""
+        with store_errors():
+            for _ in range(_ATTEMPTS):
+                version = self._version
+                node = await self._owner(slot_of(key))
+                try:
+                    return await node.run(script, key, args)
+                except MovedError as moved:
+                    await self._follow(moved, node, version)
+                except (RedisConnectionError, ClusterDownError, TimeoutError, OSError):
+                    self._suspect()
+                    raise
+        raise StoreUnavailable(WORDS["MOVED"].detail, WORDS["MOVED"].reason)
+
+    async def load(self, scripts: Iterable[ScriptLike]) -> None:
+        """Load scripts on every primary."""
+        with store_errors():
+            nodes = await self._primaries()
+            for script in scripts:
+                await asyncio.gather(*(node.load(script) for node in nodes))
+
+    async def ping(self) -> None:
+        """Return when every primary answers."""
+        with store_errors():
+            await asyncio.gather(*(node.call("PING") for node in await self._primaries()))
+
+    async def close(self) -> None:
+        """Close the sockets to all nodes."""
+        await self.stop()
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
+        await asyncio.gather(*(node.close() for node in self._nodes.values()))
+
+    async def _primaries(self) -> Sequence[Node]:
+        if self._away or not self._topology.primaries:
+            await self._learn(self._version)
+        if not self._topology.primaries:
+            raise StoreUnavailable(WORDS["CLUSTERDOWN"].detail, WORDS["CLUSTERDOWN"].reason)
+        return [self._node(host) for host in self._topology.primaries]
+
+    async def _owner(self, slot: int) -> Node:
+        if self._topology.owner(slot) is None:
+            await self._learn(self._version)
+        owner = self._topology.owner(slot)
+        if owner is None:
+            raise StoreUnavailable("no node of the Cluster owns the slot of these keys", WORDS["CLUSTERDOWN"].reason)
+        return self._node(owner)
+
+    def _node(self, host: Host) -> Node:
+        node = self._nodes.get(host)
+        if node is None:
+            node = self._nodes[host] = Node(self._address, host, self._limits)
+        return node
+
+    async def _follow(self, moved: MovedError, node: Node, version: int) -> None:
+        """Learn the topology again, and believe ``MOVED`` where the node we asked about it lags behind."""
+        await self._learn(version)
+        owner = resolve(moved.host, moved.port, node.host or ("", 0))
+        if self._topology.owner(moved.slot_id) != owner:
+            self._topology = self._topology.with_owner(moved.slot_id, owner)
+
+    def _suspect(self) -> None:
+        """Look in the background whether another node took over; not for every failing call anew."""
+        if time.monotonic() - self._learnt_at > _SUSPICION_S:
+            self._start_learning()
+
+    async def _learn(self, version: int) -> None:
+        """Wait for a topology newer than ``version``; callers at the same time share one question."""
+        if version == self._version:
+            await asyncio.shield(self._start_learning())
+
+    def _start_learning(self) -> asyncio.Task[None]:
+        if self._learning is None or self._learning.done():
+            self._learnt_at = time.monotonic()
+            self._learning = asyncio.create_task(self._ask_for_slots())
+            self._learning.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._learning
+
+    async def _ask_for_slots(self) -> None:
+        """Ask the nodes in turn, known ones first, until one tells the topology."""
+        failure: Exception = StoreUnavailable(WORDS["CLUSTERDOWN"].detail, WORDS["CLUSTERDOWN"].reason)
+        for host in dict.fromkeys((*self._nodes, *self._address.hosts)):
+            try:
+                reply = await self._node(host).call("CLUSTER", "SLOTS")
+            except FAILURES as error:
+                failure = error
+                continue
+            await self._adopt(Topology.parse(reply, host))
+            return
+        raise failure
+
+    async def _adopt(self, topology: Topology) -> None:
+        self._topology = topology
+        self._version += 1
+        gone = [host for host in self._nodes if host not in topology.primaries]
+        for host in gone:
+            await self._nodes.pop(host).close()

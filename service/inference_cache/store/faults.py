@@ -1,0 +1,116 @@
+"""What each failure of Redis means to us: one table from its errors to :mod:`inference_cache.errors`.
+
+Redis starts an error reply with a fixed word (``OOM``, ``READONLY`` ...), the client library turns a broken
+socket into an exception of its own. Both become a :class:`~inference_cache.errors.StoreError` with a short fixed
+reason, which is what metrics count and logs name; the server's own words stay out of the message, unless a script
+of ours failed, because they may repeat what a caller sent.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from redis import exceptions as redis_errors
+
+from inference_cache.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+
+_QUOTED_CHARACTERS = 200
+
+FAILURES = (redis_errors.RedisError, OSError, TimeoutError)
+"""What a call to Redis may raise; everything else is a mistake of this program and passes untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a kind of failure becomes."""
+
+    error: type[StoreError]
+    reason: str
+    detail: str
+    quote: bool = False
+
+
+WORDS = {
+    "ASK": Fault(StoreUnavailable, "slot_moving", "the Cluster slot of these keys is moving"),
+    "BUSY": Fault(StoreUnavailable, "busy", "Redis is busy with a long script"),
+    "CLUSTERDOWN": Fault(StoreUnavailable, "clusterdown", "the Redis Cluster is down"),
+    "CORRUPT": Fault(StoreCorrupt, "corrupt", "a script found keys that it did not write", quote=True),
+    "CROSSSLOT": Fault(StoreCorrupt, "crossslot", "one call named keys of several Cluster slots"),
+    "LOADING": Fault(StoreUnavailable, "loading", "Redis is loading its data"),
+    "MASTERDOWN": Fault(StoreUnavailable, "masterdown", "the Redis replica has lost its primary"),
+    "MISCONF": Fault(StoreUnavailable, "misconf", "Redis refuses writes because it cannot persist"),
+    "MOVED": Fault(StoreUnavailable, "moved", "the Cluster slot of these keys keeps moving"),
+    "NOAUTH": Fault(StoreUnavailable, "auth", "Redis wants a user or a password"),
+    "NOPERM": Fault(StoreUnavailable, "noperm", "the Redis user may not do this"),
+    "NOREPLICAS": Fault(StoreUnavailable, "noreplicas", "Redis has too few replicas to accept writes"),
+    "NOSCRIPT": Fault(StoreUnavailable, "noscript", "Redis lost a script right after it was loaded"),
+    "OOM": Fault(StoreFull, "full", "Redis has reached maxmemory"),
+    "READONLY": Fault(StoreUnavailable, "readonly", "this Redis is a read-only replica"),
+    "TRYAGAIN": Fault(StoreUnavailable, "slot_moving", "the Cluster slot of these keys is moving"),
+    "UNSTABLE": Fault(StoreUnavailable, "slot_moving", "the Cluster slot of these keys is moving"),
+    "WRONGPASS": Fault(StoreUnavailable, "auth", "Redis refused the user or the password"),
+    "WRONGTYPE": Fault(StoreCorrupt, "wrongtype", "a key of the index has another type", quote=True),
+}
+"""By the first word of an error reply."""
+
+PHRASES = {
+    "attempted to access a non local key": WORDS["ASK"],
+    "max number of clients reached": Fault(StoreUnavailable, "clients", "Redis has no room for another client"),
+    "DB index is out of range": Fault(StoreUnavailable, "database", "Redis has no database of this number"),
+    "SELECT is not allowed in cluster mode": Fault(StoreUnavailable, "database", "a Cluster has only database 0"),
+    "AUTH <password> called without any password": WORDS["WRONGPASS"],
+    "user_script": Fault(StoreCorrupt, "script", "a script failed", quote=True),
+    "Error compiling script": Fault(StoreCorrupt, "script", "Redis cannot compile a script", quote=True),
+}
+"""By a part of an error reply that starts with no word of its own, only ``ERR``; the first match counts."""
+
+DOWN = Fault(StoreUnavailable, "down", "no connection to Redis")
+TIMEOUT = Fault(StoreUnavailable, "timeout", "Redis did not answer in time")
+TLS = Fault(StoreUnavailable, "tls", "no trusted TLS connection to Redis")
+PROTOCOL = Fault(StoreUnavailable, "protocol", "what answers does not speak the Redis protocol")
+REFUSED = Fault(StoreUnavailable, "refused", "Redis refused the call")
+
+
+def translate(failure: BaseException) -> StoreError:
+    """Return the error of ours that stands for a failed call to Redis."""
+    fault = _fault(failure)
+    detail = f"{fault.detail}: {str(failure)[:_QUOTED_CHARACTERS]}" if fault.quote else fault.detail
+    return fault.error(detail, fault.reason)
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Let nothing but a :class:`~inference_cache.errors.StoreError` out of a block that talks to Redis."""
+    try:
+        yield
+    except FAILURES as failure:
+        raise translate(failure) from failure
+
+
+def _fault(failure: BaseException) -> Fault:
+    word = getattr(failure, "status_code", None) or str(failure).partition(" ")[0]
+    if isinstance(failure, redis_errors.RedisError) and word in WORDS:
+        return WORDS[word]
+    if isinstance(failure, (redis_errors.ResponseError, redis_errors.ConnectionError)):
+        text = str(failure)
+        for phrase, fault in PHRASES.items():
+            if phrase in text:
+                return fault
+    return _fault_of_type(failure)
+
+
+def _fault_of_type(failure: BaseException) -> Fault:
+    if isinstance(failure, redis_errors.AuthenticationError):
+        return WORDS["WRONGPASS"]
+    if isinstance(failure, (redis_errors.TimeoutError, TimeoutError)):
+        return TIMEOUT
+    if isinstance(failure, ssl.SSLError) or isinstance(failure.__context__, ssl.SSLError):
+        return TLS
+    if isinstance(failure, redis_errors.InvalidResponse):
+        return PROTOCOL
+    if isinstance(failure, (redis_errors.ConnectionError, OSError)):
+        return DOWN
+    return REFUSED

@@ -1,0 +1,58 @@
+"""A connection to one Redis server: by TCP, TLS or Unix socket, somebody's or our own child."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from inference_cache.store.address import Address
+from inference_cache.store.embedded import EmbeddedServer
+from inference_cache.store.faults import store_errors
+from inference_cache.store.node import Node
+from inference_cache.store.transport import Limits, Reply, ScriptLike
+from inference_cache.store.watch import Watched
+
+
+class StandaloneConnection(Watched):
+    """One server, reached through a pool of sockets.
+
+    Args:
+        address: where it is.
+        limits: deadlines and number of sockets.
+        child: the server when it is our own; it is stopped with the connection.
+    """
+
+    def __init__(self, address: Address, limits: Limits, child: EmbeddedServer | None = None) -> None:
+        super().__init__()
+        self._node = Node(address, address.hosts[0] if address.hosts else None, limits)
+        self._child = child
+
+    @property
+    def socket_path(self) -> str | None:
+        """Unix socket of an embedded server."""
+        return self._child.socket_path if self._child is not None else None
+
+    async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
+        """Run a script and return its reply, undecoded."""
+        with store_errors():
+            return await self._node.run(script, key, args)
+
+    async def load(self, scripts: Iterable[ScriptLike]) -> None:
+        """Load scripts, so that no first call pays for it."""
+        with store_errors():
+            for script in scripts:
+                await self._node.load(script)
+
+    async def ping(self) -> None:
+        """Return when the server answers."""
+        with store_errors():
+            await self._node.call("PING")
+
+    async def close(self) -> None:
+        """Close the sockets and stop an embedded server."""
+        await self.stop()
+        await self._node.close()
+        if self._child is not None:
+            await self._child.stop()
+
+    async def _primaries(self) -> Sequence[Node]:
+        return (self._node,)
