@@ -63,6 +63,8 @@ NO_TOKENS: Final = "no_tokens"
 """A prompt text that was not tokenized."""
 PARTIAL_BLOCK: Final = "partial_block"
 """Fewer tokens than one block: nothing to match."""
+CHAIN_MATCHING_OFF: Final = "chain_matching_off"
+"""A lookup with nothing but a chain, where the tenant's policy ignores chains."""
 CLAMPED_TIME: Final = "clamped_time"
 """A time before the epoch or after now, moved to the nearest of the two."""
 
@@ -77,6 +79,7 @@ DROP_REASONS: Final = (
     PROMPT_TOO_LONG,
     NO_TOKENS,
     PARTIAL_BLOCK,
+    CHAIN_MATCHING_OFF,
     CLAMPED_TIME,
 )
 """Every word under which the domain reports input as dropped or corrected."""

@@ -41,7 +41,7 @@ class LookupRequest:
     block_token_counts: Sequence[int] = ()
     token_ids: Sequence[int] = ()
     prompt_text: str = ""
-    ttft_ms: float = 0
+    ttft_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inference_cache.domain.models import ChainEvidence, ExactEvidence, ModelKey, Partition, Presence
+from inference_cache.domain import reasons
+from inference_cache.domain.affinity import chain_seed, pick
+from inference_cache.domain.blocks import join_keys
+from inference_cache.domain.diagnostics import diagnose
+from inference_cache.domain.floors import apply_floors, too_short
+from inference_cache.domain.models import (
+    RESERVED_TENANT,
+    ChainEvidence,
+    ExactEvidence,
+    ModelKey,
+    Partition,
+    Presence,
+)
 from inference_cache.domain.policy import Policy
-from inference_cache.domain.ranking import Score
+from inference_cache.domain.ranking import Score, rank_chain, rank_exact, rank_warm
 from inference_cache.domain.requests import LookupRequest
+from inference_cache.domain.resolution import (
+    Refused,
+    Resolved,
+    arrays_agree,
+    has_chain,
+    resolve,
+    text_fits,
+    uses_text,
+)
+from inference_cache.domain.scoring import Scale
 from inference_cache.domain.times import expired_at_ms
 from inference_cache.domain.tuning import Tuning
 
@@ -91,9 +113,13 @@ class Query:
 def wants_tokens(request: LookupRequest, policy: Policy, tuning: Tuning) -> bool:
     """Tell whether the prompt text is the effective input, so that tokenizing it is worth while.
 
-    True exactly when :func:`plan` uses its ``prompt_tokens``.
+    True exactly when :func:`plan` looks at its ``prompt_tokens``.
     """
-    raise NotImplementedError
+    return (
+        _refusal(request, policy) is None
+        and uses_text(request, chain_matching=policy.enable_chain_matching)
+        and text_fits(request, tuning)
+    )
 
 
 def plan(
@@ -107,12 +133,40 @@ def plan(
         tuning: the server's limits.
         prompt_tokens: tokens of the prompt text, ``None`` when it was not or could not be tokenized.
     """
-    raise NotImplementedError
+    refusal = _refusal(request, policy)
+    if refusal is not None:
+        return refusal
+    resolved = resolve(request, tuning, chain_matching=policy.enable_chain_matching, prompt_tokens=prompt_tokens)
+    if isinstance(resolved, Refused):
+        return Answer(reasons.NO_HINT, token_ids=resolved.token_ids, dropped=resolved.reason)
+    short = too_short(resolved.effective_tokens, policy)
+    if short and not policy.affinity_routing:
+        return Answer(reasons.NO_HINT, token_ids=resolved.token_ids, dropped=resolved.dropped)
+    if not (request.tenant_id and request.model_id and request.hash_scheme):
+        return Answer(reasons.NO_HINT, (), request.adapter_id, resolved.token_ids, reasons.EMPTY_KEY)
+    warm = policy.enable_tenant_hot and tuning.hot_max_age_ms > 0
+    return Query(
+        request=request,
+        policy=policy,
+        model=ModelKey(request.tenant_id, request.model_id),
+        partition=Partition(request.hash_scheme, request.adapter_id),
+        is_chain=resolved.is_chain,
+        keys=_keys(resolved),
+        want_warm=warm and not resolved.is_chain and not short,
+        hashes=resolved.hashes,
+        counts=resolved.counts,
+        effective_tokens=resolved.effective_tokens,
+        token_ids=resolved.token_ids,
+        dropped=resolved.dropped,
+    )
 
 
-def needs_presence(query: Query, evidence: ChainEvidence | ExactEvidence) -> bool:
-    """Tell whether the answer depends on what the index holds beyond the request's scope."""
-    raise NotImplementedError
+def needs_presence(query: Query, evidence: ChainEvidence | ExactEvidence) -> bool:  # noqa: ARG001 - both halves of a step
+    """Tell whether the answer depends on what the index holds beyond the request's scope.
+
+    While anybody serves the scope, tenant, model and scheme are known.
+    """
+    return not evidence.serving
 
 
 def decide(
@@ -127,13 +181,79 @@ def decide(
     Args:
         query: what :func:`plan` returned.
         evidence: what the store found.
-        presence: what it said of the wider index; needed only where :func:`needs_presence` says so.
+        presence: what it said of the wider index; needed where :func:`needs_presence` says so.
         now_ms: the same time that the store was asked with.
         tuning: the server's weights.
+
+    Raises:
+        ValueError: the presence is needed and missing.
     """
-    raise NotImplementedError
+    reason, scores = _strategy(query, evidence, presence, now_ms, tuning)
+    if scores and too_short(query.effective_tokens, query.policy):
+        reason, scores = reasons.NO_HINT, ()
+    if reason == reasons.PREFIX_MATCH:
+        scores = apply_floors(scores, query.policy)
+        reason = reason if scores else reasons.NO_HINT
+    if reason == reasons.NO_HINT:
+        picked = _stable_replica(query, evidence.serving, tuning)
+        if picked is not None:
+            reason, scores = reasons.AFFINITY_HINT, (Score(picked),)
+    return Answer(reason, scores, query.request.adapter_id, query.token_ids, query.dropped)
 
 
 def give_up(query: Query | None, reason: str) -> Answer:
-    """Answer without the index (``TIMEOUT``, ``INDEX_UNAVAILABLE``): no adapter echo, the token echo stays."""
-    raise NotImplementedError
+    """Answer without the index (``TIMEOUT``, ``INDEX_UNAVAILABLE``): no adapter echo, the token echo stays.
+
+    Args:
+        query: the request's query, ``None`` when it was given up before there was one.
+        reason: the reason code.
+    """
+    if query is None:
+        return Answer(reason)
+    return Answer(reason, token_ids=query.token_ids, dropped=query.dropped)
+
+
+def _refusal(request: LookupRequest, policy: Policy) -> Answer | None:
+    if request.tenant_id == RESERVED_TENANT:
+        return Answer(reasons.NO_HINT, dropped=reasons.RESERVED_TENANT)
+    if policy.require_chain and not has_chain(request):
+        return Answer(reasons.POLICY_REQUIRES_CHAIN)
+    return None
+
+
+def _keys(resolved: Resolved) -> bytes:
+    hashes = resolved.hashes
+    return join_keys(hashes[: hashes.index(b"")] if resolved.dropped == reasons.EMPTY_HASH else hashes)
+
+
+def _strategy(
+    query: Query,
+    evidence: ChainEvidence | ExactEvidence,
+    presence: Presence | None,
+    now_ms: int,
+    tuning: Tuning,
+) -> tuple[str, tuple[Score, ...]]:
+    scale = Scale.for_request(query.request.ttft_ms, now_ms, query.policy.ttl_ms, tuning)
+    if isinstance(evidence, ChainEvidence):
+        scores = rank_chain(evidence, query.counts, scale)
+    else:
+        scores = rank_exact(evidence, scale)
+    if scores:
+        return reasons.PREFIX_MATCH, scores
+    if query.want_warm and isinstance(evidence, ExactEvidence):
+        scores = rank_warm(evidence.warm, scale, tuning)
+        if scores:
+            return reasons.TENANT_HOT, scores
+    if not needs_presence(query, evidence):
+        return reasons.NO_HINT, ()
+    if presence is None:
+        raise ValueError("nobody serves the scope: the presence is needed")
+    return diagnose(presence), ()
+
+
+def _stable_replica(query: Query, serving: Sequence[str], tuning: Tuning) -> str | None:
+    # The arrays are checked as sent, even where the policy ignores chains: such a gateway's seed is not to be trusted.
+    if not (query.policy.affinity_routing and query.hashes and arrays_agree(query.request)):
+        return None
+    seed = chain_seed(query.hashes) if query.is_chain else query.hashes[0]
+    return pick(seed, serving, tuning.affinity)

@@ -1,0 +1,31 @@
+"""Single precision, as the wire carries it and existing gateways compute with it.
+
+Python's floats are double precision. A product or sum of two float32 values, computed in double precision and then
+rounded by :func:`f32`, is exactly the float32 result.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+_FLOAT = struct.Struct("f")
+
+
+def f32(value: float) -> float:
+    """Return the nearest float32 value; what is too large becomes infinite.
+
+    >>> f32(0.1)
+    0.10000000149011612
+    """
+    rounded: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
+    return rounded
+
+
+def finite(value: float) -> float:
+    """Return a reported rate as it is stored: a float32 value, NaN and infinities as 0.
+
+    >>> finite(float("nan")), finite(float("-inf")), finite(-2.0)
+    (0.0, 0.0, -2.0)
+    """
+    return f32(value) if math.isfinite(value) else 0.0
