@@ -1,0 +1,37 @@
+"""The `inference-cache` command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+import inference_cache
+from inference_cache.cli import lookup, serve, state
+
+HELP = """Which engine replica holds a prompt's KV cache?
+
+Run a server with `serve`, see what it gains with `demo`, ask it with `lookup` and `state`."""
+
+
+def version() -> None:
+    """Print the version."""
+    sys.stdout.write(f"inference-cache {inference_cache.__version__}\n")
+
+
+def build_app() -> typer.Typer:
+    """Build the command with its sub-commands."""
+    # Plain help: the framed one cuts the names of long options on a terminal of 80 columns.
+    app = typer.Typer(
+        help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+    )
+    app.command("serve", epilog=serve.EPILOG)(serve.serve_command())
+    app.command("lookup", epilog=lookup.EPILOG)(lookup.lookup)
+    app.command("state", epilog=state.EPILOG)(state.state)
+    app.command("version")(version)
+    return app
+
+
+def main() -> None:
+    """Run the command line."""
+    build_app()()

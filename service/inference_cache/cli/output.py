@@ -1,0 +1,52 @@
+"""What every command shares: where output goes, how an error reads, which exit status it has.
+
+Results go to stdout, everything else to stderr, so that ``--output json`` can be piped. Status 0 is success, 1 a
+failure outside the command (no server, no Redis, a taken port), 2 a mistake in how it was called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, NoReturn
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+FAILED = 1
+USAGE = 2
+
+
+class Output(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for programs.")]
+
+
+def fail(message: str, status: int = FAILED) -> NoReturn:
+    """Print one sentence to stderr and end the command."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/red] {escape(message)}")
+    raise typer.Exit(status)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object to stdout."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], caption: str) -> None:
+    """Print a table to stdout; ids are shown as they are, whatever markup they resemble."""
+    table = Table(title=escape(title), caption=escape(caption), title_justify="left", caption_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    Console().print(table)
