@@ -1,0 +1,256 @@
+"""Every Prometheus metric of the server, defined in one table and counted through one object.
+
+:data:`DEFINITIONS` is the table: the documentation is generated from it and :class:`Metrics` is built from it, so
+neither can name a metric that the other lacks. Every metric lives in a registry of its own :class:`Metrics`;
+nothing is global, so that two servers of one process count apart.
+
+Labels are bounded. Where a label is a word of ours (a reason, a code), the words are few. Where it is a caller's
+(``model``), it is shown only for models that the index is known to hold, and for :data:`MAX_MODELS` of them at
+most; everything else is :data:`OTHER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.metrics import MetricWrapperBase
+
+from inference_cache.domain.models import RESERVED_TENANT, ModelKey
+
+OTHER = "other"
+"""The ``model`` label of models that the index does not know."""
+
+MAX_MODELS = 1000
+"""How many models have series of their own."""
+
+LATENCY_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
+"""Upper bounds of the lookup latency histogram, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric as scraped, without the prefix ``inferencecache_``."""
+
+    name: str
+    kind: str
+    """``"counter"``, ``"gauge"`` or ``"histogram"``."""
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The name under which the metric is scraped."""
+        return f"inferencecache_{self.name}"
+
+
+DEFINITIONS = (
+    Definition("server_up", "gauge", "1 while the server serves, 0 once it has stopped."),
+    Definition("server_grpc_tls_enabled", "gauge", "1 when the gRPC port speaks TLS."),
+    Definition("index_entries", "gauge", "Distinct prefixes held, over all tenants; exact after a sweep.", ("model",)),
+    Definition("index_evictions_total", "counter", "Holdings removed by the server itself.", ("algorithm", "reason")),
+    Definition("index_sweeps_total", "counter", "Sweeps for expired holdings, by how they ended.", ("result",)),
+    Definition("stats_rows_expired_total", "counter", "Statistics rows removed because their replica fell silent."),
+    Definition(
+        "lookup_route_calls_total", "counter", "LookupRoute calls answered.", ("model", "reason_code", "hint_used")
+    ),
+    Definition("lookup_route_latency_seconds", "histogram", "Time a LookupRoute call took in the server.", ("model",)),
+    Definition("lookup_malformed_total", "counter", "Lookups whose input could not be used.", ("reason",)),
+    Definition("report_updates_total", "counter", "CacheStateUpdate messages applied."),
+    Definition("report_holdings_added_total", "counter", "Holdings that reports added to the index."),
+    Definition("report_dropped_total", "counter", "Entries, or parts of them, that a report lost.", ("reason",)),
+    Definition("events_total", "counter", "CacheEvent messages applied.", ("type",)),
+    Definition("events_ignored_total", "counter", "Cache events, or hashes in them, without effect.", ("reason",)),
+    Definition("event_holdings_removed_total", "counter", "Holdings that events removed.", ("type",)),
+    Definition("evictions_waiting", "gauge", "PREFIX_EVICTED events that wait for their turn at the store."),
+    Definition("clamped_timestamps_total", "counter", "Timestamps moved into [0, now].", ("source", "direction")),
+    Definition("reserved_tenant_total", "counter", "Messages for the reserved tenant, not applied.", ("rpc",)),
+    Definition("store_errors_total", "counter", "Calls that the index could not serve.", ("rpc", "reason")),
+    Definition("rpc_errors_total", "counter", "Calls answered with a gRPC error.", ("rpc", "code")),
+    Definition("unexpected_errors_total", "counter", "Errors that nobody foresaw; the log has each.", ("rpc",)),
+    Definition("store_up", "gauge", "1 while the store answers."),
+    Definition("store_clock_offset_seconds", "gauge", "The store's clock minus this host's."),
+    Definition("store_noeviction", "gauge", "1 when the store refuses writes at its memory limit, as it must."),
+)
+
+
+def describe() -> tuple[Definition, ...]:
+    """Return every metric of the server, for the documentation."""
+    return DEFINITIONS
+
+
+class Metrics:
+    """The server's counters; each method names what happened.
+
+    Every method is cheap, never waits and never raises.
+
+    Args:
+        max_models: how many models get series of their own.
+    """
+
+    def __init__(self, max_models: int = MAX_MODELS) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=self.registry)
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self._bound: dict[tuple[str, ...], MetricWrapperBase] = {}
+        self._entries: dict[str, int] = {}
+        self._max_models = max_models
+        for each in DEFINITIONS:
+            self._define(each)
+
+    def serving(self, up: bool, *, tls: bool) -> None:
+        """Say whether the server serves, and whether with TLS."""
+        self._gauges["server_up"].set(up)
+        self._gauges["server_grpc_tls_enabled"].set(tls)
+
+    def store_state(self, up: bool) -> None:
+        """Say whether the store answers."""
+        self._gauges["store_up"].set(up)
+
+    def store_clock(self, offset_seconds: float) -> None:
+        """Say how far the store's clock is ahead of this host's."""
+        self._gauges["store_clock_offset_seconds"].set(offset_seconds)
+
+    def store_policy(self, noeviction: bool) -> None:
+        """Say whether the store is set not to evict on its own."""
+        self._gauges["store_noeviction"].set(noeviction)
+
+    def looked_up(self, model_id: str, reason: str, *, hint: bool, index_knows: bool, seconds: float) -> None:
+        """Count one answered lookup; ``index_knows`` when the answer proves that the index holds the model."""
+        if index_knows:
+            self._admit(model_id)
+        model = self._label(model_id)
+        self._count("lookup_route_calls_total", 1, model, reason, "true" if hint else "false")
+        self._observe("lookup_route_latency_seconds", seconds, model)
+
+    def lookup_malformed(self, reason: str) -> None:
+        """Count a lookup whose input could not be used."""
+        self._count("lookup_malformed_total", 1, reason)
+
+    def reported(self, model: ModelKey, *, holdings: int, prefixes: int) -> None:
+        """Count an applied update and what it added to the index."""
+        self._count("report_updates_total", 1)
+        self._count("report_holdings_added_total", holdings)
+        if prefixes and self._admit(model.model_id):
+            self._set_entries(model.model_id, self._entries[model.model_id] + prefixes)
+
+    def report_dropped(self, reason: str, number: int = 1) -> None:
+        """Count entries, or parts of them, that a report lost."""
+        self._count("report_dropped_total", number, reason)
+
+    def event(self, kind: str) -> None:
+        """Count an applied event."""
+        self._count("events_total", 1, kind)
+
+    def removed(self, kind: str, holdings: int) -> None:
+        """Count the holdings that events of one type removed."""
+        self._count("event_holdings_removed_total", holdings, kind)
+
+    def event_ignored(self, reason: str, number: int = 1) -> None:
+        """Count events, or hashes in them, that have no effect."""
+        self._count("events_ignored_total", number, reason)
+
+    def evictions_waiting(self, change: int) -> None:
+        """Move the number of evictions that wait for their turn."""
+        self._gauges["evictions_waiting"].inc(change)
+
+    def clamped(self, source: str, timestamp_us: int) -> None:
+        """Count a timestamp that was moved; ``source`` is report or event."""
+        self._count("clamped_timestamps_total", 1, source, "past" if timestamp_us < 0 else "future")
+
+    def reserved_tenant(self, rpc: str) -> None:
+        """Count a message for the reserved tenant."""
+        self._count("reserved_tenant_total", 1, rpc)
+
+    def store_error(self, rpc: str, reason: str) -> None:
+        """Count a call that the index could not serve."""
+        self._count("store_errors_total", 1, rpc, reason)
+
+    def rpc_error(self, rpc: str, code: str) -> None:
+        """Count a call answered with a gRPC error."""
+        self._count("rpc_errors_total", 1, rpc, code)
+
+    def unexpected_error(self, rpc: str) -> None:
+        """Count an error that nobody foresaw."""
+        self._count("unexpected_errors_total", 1, rpc)
+
+    def index_evicted(self, algorithm: str, reason: str, holdings: int) -> None:
+        """Count holdings that the server removed itself: ``algorithm`` lru or lfu, ``reason`` ttl or cap."""
+        if holdings:
+            self._count("index_evictions_total", holdings, algorithm, reason)
+
+    def swept(self, result: str, *, stats_rows: int = 0) -> None:
+        """Count a sweep: ``result`` ok, partial or failed."""
+        self._count("index_sweeps_total", 1, result)
+        self._count("stats_rows_expired_total", stats_rows)
+
+    def entries(self, prefixes: Mapping[ModelKey, int], *, complete: bool) -> None:
+        """Set how many prefixes each model holds, as a sweep found them.
+
+        Args:
+            prefixes: distinct prefixes of each (tenant, model).
+            complete: whether every model is named; then models that are not hold nothing.
+        """
+        found: dict[str, int] = dict.fromkeys(self._entries, 0) if complete else {}
+        for model, number in prefixes.items():
+            if model.tenant_id != RESERVED_TENANT:
+                found[model.model_id] = found.get(model.model_id, 0) + number
+        for model_id, number in sorted(found.items(), key=lambda item: item[1]):
+            if model_id in self._entries or (number and self._admit(model_id)):
+                self._set_entries(model_id, number)
+
+    def _define(self, definition: Definition) -> None:
+        name, text, labels = definition.full_name, definition.help, definition.labels
+        if definition.kind == "counter":
+            self._counters[definition.name] = Counter(name, text, labels, registry=self.registry)
+        elif definition.kind == "gauge":
+            self._gauges[definition.name] = Gauge(name, text, labels, registry=self.registry)
+        else:
+            self._histograms[definition.name] = Histogram(
+                name, text, labels, registry=self.registry, buckets=LATENCY_BUCKETS
+            )
+
+    def _count(self, name: str, number: int, *labels: str) -> None:
+        counter = self._counters[name]
+        if labels:
+            bound = self._bound.get((name, *labels))
+            if bound is None:
+                bound = self._bound[name, *labels] = counter.labels(*labels)
+            bound.inc(number)  # type: ignore[attr-defined]
+        else:
+            counter.inc(number)
+
+    def _observe(self, name: str, value: float, *labels: str) -> None:
+        bound = self._bound.get((name, *labels))
+        if bound is None:
+            bound = self._bound[name, *labels] = self._histograms[name].labels(*labels)
+        bound.observe(value)  # type: ignore[attr-defined]
+
+    def _label(self, model_id: str) -> str:
+        return model_id if model_id in self._entries else OTHER
+
+    def _admit(self, model_id: str) -> bool:
+        """Give a model series of its own, in place of one that holds nothing when all places are taken."""
+        if model_id in self._entries:
+            return True
+        if len(self._entries) >= self._max_models:
+            empty = next((known for known, number in self._entries.items() if not number), None)
+            if empty is None:
+                return False
+            self._forget(empty)
+        self._entries[model_id] = 0
+        return True
+
+    def _forget(self, model_id: str) -> None:
+        del self._entries[model_id]
+        self._gauges["index_entries"].remove_by_labels({"model": model_id})
+        self._counters["lookup_route_calls_total"].remove_by_labels({"model": model_id})
+        self._histograms["lookup_route_latency_seconds"].remove_by_labels({"model": model_id})
+        self._bound = {key: bound for key, bound in self._bound.items() if model_id not in key[1:]}
+
+    def _set_entries(self, model_id: str, number: int) -> None:
+        self._entries[model_id] = number
+        self._gauges["index_entries"].labels(model_id).set(number)

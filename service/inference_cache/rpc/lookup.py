@@ -1,0 +1,166 @@
+"""Answering one lookup in time: the deadlines of ``LookupRoute`` around the domain's decisions.
+
+Whatever happens, there is an answer, and it comes within the budget: the caller's deadline, the tenant's
+``lookup_timeout_ms``, and where the tenant has none the server's own, which bounds the index stage alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from inference_cache.domain import reasons
+from inference_cache.domain.models import RESERVED_TENANT, ChainEvidence, ExactEvidence
+from inference_cache.domain.policy import Policy, PolicySource
+from inference_cache.domain.requests import LookupRequest
+from inference_cache.domain.routing import Answer, Query, decide, give_up, needs_presence, plan
+from inference_cache.domain.times import expired_at_ms
+from inference_cache.domain.tuning import Tuning
+from inference_cache.errors import StoreError, WalkTooLong
+from inference_cache.metrics import Metrics
+from inference_cache.store.base import Store
+
+DEFAULT_LOOKUP_TIMEOUT_MS = 50
+"""Budget of the index stage of a lookup whose tenant has none of its own."""
+
+INLINE_TOKENS = 16_384
+"""Prompts of more token ids are fingerprinted on a thread, so that other lookups go on meanwhile."""
+
+_PROVES_MODEL = frozenset(
+    {reasons.PREFIX_MATCH, reasons.TENANT_HOT, reasons.AFFINITY_HINT, reasons.UNKNOWN_HASH_SCHEME}
+)
+
+
+class Lookups:
+    """Answers lookups from the index.
+
+    Args:
+        store: the index.
+        policies: the tenants' rules.
+        metrics: where every lookup is counted.
+        tuning: the server's weights and limits.
+        lookup_timeout_ms: budget of the index stage where the tenant's policy has none; 0 = none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policies: PolicySource,
+        metrics: Metrics,
+        tuning: Tuning,
+        lookup_timeout_ms: int = DEFAULT_LOOKUP_TIMEOUT_MS,
+    ) -> None:
+        self._store = store
+        self._policies = policies
+        self._metrics = metrics
+        self._tuning = tuning
+        self._timeout_ms = lookup_timeout_ms
+
+    async def answer(self, request: LookupRequest, remaining_s: float | None) -> tuple[Answer, int]:
+        """Return the answer to a lookup and the microseconds it took; count both.
+
+        Args:
+            request: the question.
+            remaining_s: seconds until the caller's deadline, ``None`` when it has none.
+        """
+        if request.tenant_id == RESERVED_TENANT:
+            self._metrics.reserved_tenant("LookupRoute")
+            answer = Answer(reasons.NO_HINT)
+            self._count(request, answer, 0.0)
+            return answer, 0
+        began = time.perf_counter()
+        answer = give_up(None, reasons.TIMEOUT)  # what a caller that goes away is counted as
+        try:
+            answer = await self._route(request, remaining_s)
+        except Exception:
+            answer = give_up(None, reasons.INDEX_UNAVAILABLE)
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            self._count(request, answer, seconds)
+        return answer, int(seconds * 1e6)
+
+    async def _route(self, request: LookupRequest, remaining_s: float | None) -> Answer:
+        policy = self._policies.for_tenant(request.tenant_id)
+        now = asyncio.get_running_loop().time
+        deadline = _sooner(
+            _after(now(), policy.lookup_timeout_ms), now() + remaining_s if remaining_s is not None else None
+        )
+        if deadline is not None and deadline <= now():
+            return give_up(None, reasons.TIMEOUT)
+        query: Query | None = None
+        scope = asyncio.timeout_at(deadline)
+        try:
+            async with scope:
+                step = await self._plan(request, policy)
+                if isinstance(step, Answer):
+                    return step
+                query = step
+                if policy.lookup_timeout_ms <= 0:
+                    deadline = _sooner(deadline, _after(now(), self._timeout_ms))
+                    scope.reschedule(deadline)
+                answer = await self._ask(query)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return give_up(query, reasons.TIMEOUT)
+        except StoreError as error:
+            self._metrics.store_error("LookupRoute", error.reason)
+            too_long = isinstance(error, WalkTooLong)
+            return give_up(query, reasons.TIMEOUT if too_long else reasons.INDEX_UNAVAILABLE)
+        if deadline is not None and deadline <= now():
+            return give_up(query, reasons.TIMEOUT)
+        return answer
+
+    async def _plan(self, request: LookupRequest, policy: Policy) -> Answer | Query:
+        if len(request.token_ids) > INLINE_TOKENS:
+            return await asyncio.to_thread(plan, request, policy, self._tuning)
+        return plan(request, policy, self._tuning)
+
+    async def _ask(self, query: Query) -> Answer:
+        now_ms = self._store.now_ms()
+        expired = query.expired_at_ms(now_ms)
+        evidence: ChainEvidence | ExactEvidence
+        if query.is_chain:
+            evidence = await self._store.lookup_chain(query.model, query.partition, query.keys, expired_at_ms=expired)
+        else:
+            evidence = await self._store.lookup_exact(
+                query.model, query.partition, query.keys, expired_at_ms=expired, want_warm=query.want_warm
+            )
+        presence = None
+        if needs_presence(query, evidence):
+            presence = await self._store.presence(query.model, self._expired_at(query, now_ms))
+        return decide(query, evidence, presence, now_ms, self._tuning)
+
+    def _expired_at(self, query: Query, now_ms: int) -> Callable[[str], int]:
+        """Return what is expired for each tenant; for the request's own by the policy it began with."""
+
+        def expired_at(tenant_id: str) -> int:
+            own = tenant_id == query.model.tenant_id
+            policy = query.policy if own else self._policies.for_tenant(tenant_id)
+            return expired_at_ms(now_ms, policy.ttl_ms)
+
+        return expired_at
+
+    def _count(self, request: LookupRequest, answer: Answer, seconds: float) -> None:
+        if answer.dropped:
+            self._metrics.lookup_malformed(answer.dropped)
+        self._metrics.looked_up(
+            request.model_id,
+            answer.reason,
+            hint=bool(answer.scores),
+            index_knows=answer.reason in _PROVES_MODEL,
+            seconds=seconds,
+        )
+
+
+def _after(moment: float, budget_ms: int) -> float | None:
+    """Return when a budget ends; a budget of 0 or less is none."""
+    return moment + budget_ms / 1000 if budget_ms > 0 else None
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -1,0 +1,103 @@
+"""The gRPC server, put together and not yet started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import _async as reflection_aio
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from inference_cache._pb import inferencecache_pb2 as pb
+from inference_cache._pb.inferencecache_pb2_grpc import add_InferenceCacheServicer_to_server
+from inference_cache.domain.policy import PolicySource
+from inference_cache.domain.tuning import Tuning
+from inference_cache.metrics import Metrics
+from inference_cache.rpc.events import Events
+from inference_cache.rpc.evictions import MAX_WAITING_BYTES, Evictions
+from inference_cache.rpc.failures import Failures
+from inference_cache.rpc.handlers import Handlers
+from inference_cache.rpc.health import Health
+from inference_cache.rpc.lookup import DEFAULT_LOOKUP_TIMEOUT_MS, Lookups
+from inference_cache.rpc.report import Reports
+from inference_cache.store.base import Store
+
+SERVICE = pb.DESCRIPTOR.services_by_name["InferenceCache"].full_name
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server takes at most.
+
+    Attributes:
+        message_bytes: size of one received message; larger ones are refused with RESOURCE_EXHAUSTED.
+        concurrent_rpcs: calls at a time, streams included; more are refused with RESOURCE_EXHAUSTED.
+        waiting_evictions_bytes: block keys of evictions that wait for the index; more are refused with UNAVAILABLE.
+    """
+
+    message_bytes: int = 4 * 1024 * 1024
+    concurrent_rpcs: int = 8192
+    waiting_evictions_bytes: int = MAX_WAITING_BYTES
+
+
+def build_server(
+    *,
+    store: Store,
+    policies: PolicySource,
+    metrics: Metrics,
+    health: Health,
+    tuning: Tuning | None = None,
+    limits: Limits | None = None,
+    lookup_timeout_ms: int = DEFAULT_LOOKUP_TIMEOUT_MS,
+) -> grpc.aio.Server:
+    """Return a server of the contract, health and reflection, without a port and not started.
+
+    Must be called inside the event loop that will run it.
+
+    Args:
+        store: the index.
+        policies: the tenants' rules.
+        metrics: where everything is counted.
+        health: what ``grpc.health.v1`` answers; its owner says when the server serves.
+        tuning: weights and limits of lookups.
+        limits: what the server takes at most.
+        lookup_timeout_ms: budget of a lookup's index stage where the tenant's policy has none; 0 = none.
+    """
+    limits = limits or Limits()
+    server = grpc.aio.server(
+        options=(
+            ("grpc.max_receive_message_length", limits.message_bytes),
+            ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a second server beside the first
+        ),
+        maximum_concurrent_rpcs=limits.concurrent_rpcs,
+    )
+    failures = Failures(metrics)
+    evictions = Evictions(store, metrics, limits.waiting_evictions_bytes)
+    handlers = Handlers(
+        store,
+        Lookups(store, policies, metrics, tuning or Tuning(), lookup_timeout_ms),
+        Reports(store, policies, metrics),
+        Events(store, metrics, evictions),
+        failures,
+    )
+    add_InferenceCacheServicer_to_server(handlers, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    _add_reflection(server)
+    return server
+
+
+def _add_reflection(server: grpc.aio.Server) -> None:
+    """Serve reflection as v1alpha, which the library has, and as v1, whose messages are the same on the wire."""
+    names = (SERVICE, HEALTH_SERVICE, REFLECTION_V1, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    method = grpc.stream_stream_rpc_method_handler(
+        reflection_aio.ReflectionServicer(names).ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(REFLECTION_V1, {"ServerReflectionInfo": method}),)
+    )
