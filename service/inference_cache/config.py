@@ -35,13 +35,6 @@ def _block_size(text: str) -> int:
     return value if value > 0 else DEFAULT_BLOCK_SIZE
 
 
-def _redis_url(text: str) -> str:
-    """Accept the URL schemes that exist; the connection itself reads the rest."""
-    if not text.startswith(("embedded:", "redis://", "rediss://", "unix://")):
-        raise ValueError("must start with embedded:, redis://, rediss:// or unix://")
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Listen:
     """Where clients, scrapers and operators connect."""
@@ -83,9 +76,9 @@ class Redis:
 
     redis_url: str = setting(
         "embedded:",
-        _redis_url,
-        "embedded: for a Valkey of the server's own, or redis://, rediss:// or unix:// with user, password and "
-        "database for yours.",
+        str,
+        "embedded: for a Valkey of the server's own, or redis://, rediss://, unix:// or redis+cluster:// with user, "
+        "password and database for yours.",
         also_env=("REDIS_URL",),
         secret=True,
     )
@@ -282,9 +275,4 @@ def _check_together(config: ServeConfig) -> None:
         raise ConfigError(
             "--snapshot-bind-address (environment: INFERENCE_CACHE_SNAPSHOT_BIND_ADDRESS) reaches beyond loopback, "
             "where the operator's endpoints would be open to everybody; bind 127.0.0.1, or say --insecure-disable-auth"
-        )
-    if config.redis.embedded_dir and not config.redis.redis_url.startswith("embedded:"):
-        raise ConfigError(
-            "--embedded-dir (environment: INFERENCE_CACHE_EMBEDDED_DIR) is for the embedded Valkey only, "
-            "but --redis-url names another server"
         )

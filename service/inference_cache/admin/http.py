@@ -5,6 +5,7 @@ Nothing of the operator's is ever reachable on the public port, whatever it is b
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -70,13 +71,20 @@ class HttpListener:
             listening = _bind(address)
         except OSError as error:
             await self._runner.cleanup()
-            raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
+            raise OSError(f"cannot listen on {address}: {_why(error)}") from error
         await web.SockSite(self._runner, listening, backlog=_BACKLOG).start()
         return Address(address.host, listening.getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening; answers under way get a moment to leave."""
         await self._runner.cleanup()
+
+
+def _why(error: OSError) -> str:
+    """Say what the system said; a name that does not resolve has words, but no number, of the system's own."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return str(error.strerror or error)
+    return os.strerror(error.errno)
 
 
 def _bind(address: Address) -> socket.socket:

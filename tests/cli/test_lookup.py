@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from inference_cache._pb import inferencecache_pb2 as pb
+from inference_cache.cli.main import build_app
+from tests.cli.canned import Canned
+
+runner = CliRunner(env={"COLUMNS": "120"})
+
+
+def lookup(server: str, *arguments: str) -> Result:
+    return runner.invoke(build_app(), ["lookup", "--server", server, "--tenant", "t", "--model", "m", *arguments])
+
+
+def hit() -> pb.LookupRouteResponse:
+    scores = [
+        pb.ReplicaScore(
+            replica_id="[red]pod-1", score=12.5, matched_tokens=32, estimated_cache_hit_prob=0.5, tier=pb.CACHE_TIER_T2
+        ),
+        pb.ReplicaScore(replica_id="pod-2"),
+    ]
+    return pb.LookupRouteResponse(reason_code="PREFIX_MATCH", lookup_latency_us=321, replica_scores=scores)
+
+
+def test_chain_is_asked_with_its_counts(canned: Canned) -> None:
+    """Hashes keep their order, however they are given, and each has the tokens that the option says."""
+    answer = lookup(
+        canned.address,
+        *("--hash", "ea06", "--hash", "0xad01,ff"),
+        *("--block-tokens", "32", "--scheme", "sglang", "--adapter", "sql", "--ttft-ms", "150"),
+    )
+    assert answer.exit_code == 0
+    assert canned.asked == [
+        pb.LookupRouteRequest(
+            tenant_id="t",
+            model_id="m",
+            hash_scheme="sglang",
+            adapter_id="sql",
+            block_hashes=[b"\xea\x06", b"\xad\x01", b"\xff"],
+            block_token_counts=[32, 32, 32],
+            slo=pb.SLO(ttft_ms=150),
+        )
+    ]
+
+
+def test_prefix_and_tokens_are_asked_as_given(canned: Canned) -> None:
+    """An exact hash and token ids go to their own fields, and no objective is sent unasked."""
+    lookup(canned.address, "--prefix-hash", "77", "--prefix-tokens", "9", "--token-ids", "1, 2 4294967295")
+    assert canned.asked == [
+        pb.LookupRouteRequest(
+            tenant_id="t",
+            model_id="m",
+            hash_scheme="vllm",
+            prefix_hash=b"\x77",
+            prefix_token_count=9,
+            token_ids=[1, 2, 2**32 - 1],
+        )
+    ]
+
+
+def test_table_shows_ranked_replicas_and_why(canned: Canned) -> None:
+    """A person sees the reason, the replicas in order and every figure; ids are shown as they are."""
+    canned.route = hit()
+    text = lookup(canned.address).stdout
+    for word in ("PREFIX_MATCH", "[red]pod-1", "12.500", "32", "0.500", "T2", "321 µs"):
+        assert word in text
+    assert text.index("pod-1") < text.index("pod-2")
+
+
+def test_json_has_the_names_of_the_wire(canned: Canned) -> None:
+    """A program gets one object on stdout with every field of the answer."""
+    canned.route = hit()
+    answer = json.loads(lookup(canned.address, "-o", "json").stdout)
+    assert answer["reason_code"] == "PREFIX_MATCH"
+    assert answer["lookup_latency_us"] == 321
+    assert answer["replica_scores"][0] == {
+        "replica_id": "[red]pod-1",
+        "score": 12.5,
+        "matched_tokens": 32,
+        "estimated_cache_hit_prob": 0.5,
+        "tier": "CACHE_TIER_T2",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--hash", "xyz"],
+        ["--prefix-hash", "0"],
+        ["--token-ids", "1,-2"],
+        ["--token-ids", "4294967296"],
+        ["--output", "xml"],
+        ["--ttft-ms", "-1"],
+    ],
+)
+def test_wrong_usage_is_status_2_and_asks_nobody(canned: Canned, arguments: list[str]) -> None:
+    """A mistyped value never reaches a server."""
+    answer = lookup(canned.address, *arguments)
+    assert answer.exit_code == 2
+    assert canned.asked == []
+
+
+def test_no_server_is_status_1_and_says_what_to_do() -> None:
+    """Without a server the command ends in a sentence on stderr."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    answer = lookup(address)
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert "inference-cache serve" in answer.stderr
+
+
+def test_silent_server_is_status_1_within_the_timeout() -> None:
+    """A server that accepts and never answers does not hang the command."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        answer = lookup(f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "0.2")
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert answer.stderr.startswith("error: ")
+
+
+def test_refusal_is_told_in_the_servers_words(canned: Canned) -> None:
+    """What the server says about a refused call is what the person reads."""
+    canned.refusal = "not yours"
+    answer = lookup(canned.address)
+    assert answer.exit_code == 1
+    assert "PERMISSION_DENIED: not yours" in answer.stderr
