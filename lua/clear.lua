@@ -1,0 +1,103 @@
+#!lua flags=allow-oom
+--[[
+Remove what a replica holds in a model, in all schemes and adapters, and its statistics row.
+
+Without a fence, or with one that is not older than anything the replica reported, the slot is retired: invisible at once, in
+one step; "free" then takes its holdings out of the segments. With an older fence the holdings at or before it
+are taken out here, in bounded steps.
+
+KEYS
+  1 totals      <model>:totals; the model's other keys are derived from it
+ARGV
+  1 replica     replica id
+  2 fence       ms, or "" for everything
+  3 now_us      floor of the version
+REPLY
+  RETIRED, slot, holdings to be freed, state (lib/totals push_state)
+  OK, holdings removed, n, n * (partition, segment that should be rebuilt), state
+  MORE, holdings removed, n, n * (partition, segment that should be rebuilt), state      call again
+COST
+  RETIRED: O(partitions of the replica). OK and MORE: at most 64 segments and some 2048 unmapped blocks a call.
+]]
+--- @include prelude
+--- @include keys
+--- @include record
+--- @include counts
+--- @include totals
+--- @include members
+--- @include removal
+local M = model_keys(KEYS[1])
+local replica, fence, now_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local MAX_SEGMENTS = 64
+
+local function newest_report(partitions)
+  local newest = 0
+  for _, partition in ipairs(partitions) do
+    newest = max(newest, tonumber(call('ZSCORE', (scope_keys(M.root, scheme_of(partition))), replica)) or 0)
+  end
+  return newest
+end
+
+local function drop_stats()
+  local row = call('HGET', M.stats, replica)
+  if not row then return false end
+  local _, reported_ms = read('>I8I8', row)
+  if fence and reported_ms > fence then return false end
+  return call('HDEL', M.stats, replica) == 1
+end
+
+local function retire(slot, partitions)
+  local holdings = 0
+  for _, partition in ipairs(partitions) do
+    local serving, count = scope_keys(M.root, scheme_of(partition))
+    call('HDEL', count, slot)
+    call('ZREM', serving, replica)
+    call('ZREM', M.oldest, oldest_member(slot, partition))
+    holdings = holdings + (tonumber(call('HGET', slot_key(M.root, slot), partition)) or 0)
+  end
+  call('HDEL', M.replicas, replica)
+  call('HDEL', M.slots, slot)
+  call('SADD', M.retired, slot)
+  call('PEXPIRE', M.retired, max(call('PTTL', M.totals), call('PTTL', M.retired), 1))
+  return holdings
+end
+
+local function drop_fenced(T, slot, partitions)
+  local removed, rebuild, more = 0, {}, false
+  for _, partition in ipairs(partitions) do
+    local removal = open_removal(M, partition, slot)
+    if not more then more = drop_oldest(removal, fence, MAX_SEGMENTS) end
+    removed = removed + removal.holdings
+    for _, segment in ipairs(removal.rebuild) do
+      rebuild[#rebuild + 1] = partition
+      rebuild[#rebuild + 1] = segment
+    end
+    settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
+  end
+  forget_if_idle(M, slot, replica)
+  return removed, rebuild, more
+end
+
+local T = read_totals(M)
+local slot = slot_of(M, replica)
+local partitions = slot and call('HKEYS', slot_key(M.root, slot)) or {}
+local touched = writer_keys(M, slot or 0)
+for _, partition in ipairs(partitions) do
+  with_partition(touched, partition_keys(M.root, partition), slot)
+  touched[#touched + 1], touched[#touched + 2] = scope_keys(M.root, scheme_of(partition))
+end
+touch(touched)
+
+local reply
+local dropped = drop_stats()
+if not slot then
+  reply = { 'OK', 0, 0 }
+elseif not fence or fence >= newest_report(partitions) then
+  reply = { 'RETIRED', slot, retire(slot, partitions) }
+else
+  local removed, rebuild, more = drop_fenced(T, slot, partitions)
+  reply = { more and 'MORE' or 'OK', removed, #rebuild / 2 }
+  for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
+end
+if slot or dropped then write_totals(M, T, now_us) else T.rows = call('HLEN', M.stats) end
+return push_state(reply, M, T)

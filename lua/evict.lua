@@ -1,0 +1,128 @@
+#!lua flags=allow-oom
+--[[
+Remove blocks of one replica, in every hash scheme.
+
+KEYS
+  1 totals      <model>:totals; the model's other keys are derived from it
+ARGV
+  1 replica     replica id
+  2 adapter     escaped adapter, or "*" for every adapter
+  3 keys        block keys, 8 bytes each, at most 512
+  4 fences      runs of (u16 start, u48 ms): a holding goes when its time is at or before its key's fence
+  5 cursor      partition to go on after, "" at first
+  6 now_us      floor of the version
+REPLY
+  OK, cursor, holdings removed, n, n * (partition, segment that should be rebuilt), state (lib/totals push_state)
+  cursor: "" when done, else the partition to go on after
+COST
+  O(blocks * partitions of this replica), bounded by 2048 look-ups a call; other replicas' partitions are not visited.
+]]
+--- @include prelude
+--- @include keys
+--- @include record
+--- @include counts
+--- @include totals
+--- @include members
+--- @include removal
+local M = model_keys(KEYS[1])
+local replica, adapter, keys, fences, cursor = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local now_us = tonumber(ARGV[6])
+local MAX_LOOKUPS = 2048
+
+local size = #keys / 8
+
+local function matching_partitions(slot)
+  local out = {}
+  for _, partition in ipairs(call('HKEYS', slot_key(M.root, slot))) do
+    local scheme = scheme_of(partition)
+    if partition > cursor and (adapter == '*' or sub(partition, #scheme + 2) == adapter) then
+      out[#out + 1] = partition
+    end
+  end
+  table.sort(out)
+  return out
+end
+
+local function fence_of_each()
+  local out = {}
+  for p = 1, #fences, 8 do
+    local start, fence = read('>I2I6', fences, p)
+    local stop = p + 8 <= #fences and (read('>I2', fences, p + 8)) or size
+    for k = start + 1, stop do out[k] = fence end
+  end
+  return out
+end
+
+-- Neighbours in a segment with the same fence go together: flat segment, from, to, fence.
+local function stretches(places, fence)
+  local out, n = {}, 0
+  for k = 1, size do
+    local place = places[k]
+    if place then
+      local segment, offset = sub(place, 1, 4), (read('>I2', place, 5))
+      if n > 0 and out[n - 3] == segment and out[n - 1] == offset and out[n] == fence[k] then
+        out[n - 1] = offset + 1
+      else
+        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = segment, offset, offset + 1, fence[k]
+        n = n + 4
+      end
+    end
+  end
+  return out
+end
+
+local function evict_from(partition, slot, fields, fence)
+  local removal = open_removal(M, partition, slot)
+  local todo = stretches(call('HMGET', removal.P.blocks, unpack(fields)), fence)
+  local segments = {}
+  for k = 1, #todo, 4 do segments[#segments + 1] = todo[k] end
+  if #segments == 0 then return removal end
+  load_records(removal, segments)
+  for k = 1, #todo, 4 do
+    if removal.records[todo[k]] then take(removal, todo[k], todo[k + 1], todo[k + 2], todo[k + 3]) end
+  end
+  close_removal(removal)
+  return removal
+end
+
+local function touch_all(slot, partitions)
+  local keys_touched = writer_keys(M, slot)
+  for _, partition in ipairs(partitions) do
+    with_partition(keys_touched, partition_keys(M.root, partition), slot)
+    keys_touched[#keys_touched + 1], keys_touched[#keys_touched + 2] = scope_keys(M.root, scheme_of(partition))
+  end
+  touch(keys_touched)
+end
+
+local T = read_totals(M)
+local slot = slot_of(M, replica)
+local removed, rebuild, next_cursor = 0, {}, ''
+if slot and size > 0 then
+  local partitions = matching_partitions(slot)
+  touch_all(slot, partitions)
+  local fields, fence = {}, fence_of_each()
+  for k = 1, size do fields[k] = sub(keys, k * 8 - 7, k * 8) end
+  for k, partition in ipairs(partitions) do
+    if k > 1 and k * size > MAX_LOOKUPS then
+      next_cursor = partitions[k - 1]
+      break
+    end
+    local removal = evict_from(partition, slot, fields, fence)
+    removed = removed + removal.holdings
+    for _, segment in ipairs(removal.rebuild) do
+      rebuild[#rebuild + 1] = partition
+      rebuild[#rebuild + 1] = segment
+    end
+    if removal.holdings > 0 then
+      settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
+    end
+  end
+  if removed > 0 then
+    forget_if_idle(M, slot, replica)
+    write_totals(M, T, now_us)
+  end
+end
+if not T.rows then T.rows = call('HLEN', M.stats) end
+local reply = { 'OK', next_cursor, removed, #rebuild / 2 }
+for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
+return push_state(reply, M, T)

@@ -1,0 +1,61 @@
+--- @include prelude
+--- @include keys
+--- @include totals
+-- Slots stand for replicas inside a model; a scope's members are the replicas that serve it.
+
+local function slot_of(M, replica)
+  return tonumber(call('HGET', M.replicas, replica))
+end
+
+local function adopt(M, T, replica)
+  T.slot = T.slot + 1
+  call('HSET', M.replicas, replica, T.slot)
+  call('HSET', M.slots, T.slot, replica)
+  return T.slot
+end
+
+-- A slot that holds nothing is forgotten; its number is never used again.
+local function forget_if_idle(M, slot, replica)
+  if call('EXISTS', slot_key(M.root, slot)) == 0 then
+    call('HDEL', M.replicas, replica)
+    call('HDEL', M.slots, slot)
+  end
+end
+
+local function oldest_member(slot, partition)
+  return write('>I4', slot) .. partition
+end
+
+-- Keep M:oldest at the oldest report of a slot in a partition.
+local function settle_oldest(M, partition, slot)
+  local held = partition_keys(M.root, partition).held .. slot
+  local oldest = call('ZRANGE', held, 0, 0, 'WITHSCORES')
+  if oldest[2] then
+    call('ZADD', M.oldest, oldest[2], oldest_member(slot, partition))
+  else
+    call('ZREM', M.oldest, oldest_member(slot, partition))
+  end
+end
+
+local function add_holdings(M, partition, slot, delta)
+  local key = slot_key(M.root, slot)
+  if call('HINCRBY', key, partition, delta) <= 0 then call('HDEL', key, partition) end
+end
+
+-- Count a slot's holdings in a scope; at zero its replica serves it no longer.
+local function count_scope(M, scheme, slot, replica, delta)
+  local serving, count = scope_keys(M.root, scheme)
+  if call('HINCRBY', count, slot, delta) <= 0 then
+    call('HDEL', count, slot)
+    call('ZREM', serving, replica)
+  end
+end
+
+-- Book a removal of a replica's holdings everywhere but in the segments themselves.
+local function settle_removal(M, T, partition, slot, replica, prefixes, holdings)
+  add_to_totals(T, partition, -prefixes, -holdings)
+  settle_oldest(M, partition, slot)
+  if holdings == 0 then return end
+  add_holdings(M, partition, slot, -holdings)
+  count_scope(M, scheme_of(partition), slot, replica, -holdings)
+end

@@ -1,0 +1,101 @@
+--- @include prelude
+--- @include keys
+-- What a model holds in all, with a version that rises with every change. Read once, written once a call.
+local TOMBSTONE_MS = 60000
+local NO_TIME = 9007199254740991 -- later than any time
+
+local function largest_field(key, decode)
+  local largest = 0
+  for _, field in ipairs(call('HKEYS', key)) do
+    largest = max(largest, decode(field) or 0)
+  end
+  return largest
+end
+
+-- Where the counters were lost but not what they numbered, go on after the largest number in use.
+local function recover_counters(M, T)
+  if call('EXISTS', M.slots) == 1 then T.slot = largest_field(M.slots, tonumber) end
+  for _, partition in ipairs(call('SMEMBERS', M.partitions)) do
+    T.segment = max(T.segment, largest_field(partition_keys(M.root, partition).segments, function(field)
+      return #field == 4 and read('>I4', field)
+    end))
+  end
+end
+
+local function read_totals(M)
+  local v = call('HMGET', M.totals, 'version', 'slot', 'segment', 'newest', 'prefixes', 'holdings', 'stats_due')
+  local T = {
+    version = tonumber(v[1]) or 0,
+    slot = tonumber(v[2]) or 0,
+    segment = tonumber(v[3]) or 0,
+    newest = tonumber(v[4]) or 0,
+    prefixes = tonumber(v[5]) or 0,
+    holdings = tonumber(v[6]) or 0,
+    stats_due = tonumber(v[7]),
+    parts = {},
+  }
+  if not v[2] then recover_counters(M, T) end
+  return T
+end
+
+local function add_to_totals(T, partition, prefixes, holdings)
+  T.prefixes, T.holdings = T.prefixes + prefixes, T.holdings + holdings
+  local part = T.parts[partition] or { 0, 0 }
+  T.parts[partition] = { part[1] + prefixes, part[2] + holdings }
+end
+
+local function number(n)
+  return string.format('%.0f', n)
+end
+
+local function write_part(M, partition, delta)
+  local prefixes = call('HINCRBY', M.totals, 'prefixes:' .. partition, delta[1])
+  local holdings = call('HINCRBY', M.totals, 'holdings:' .. partition, delta[2])
+  if prefixes == 0 and holdings == 0 then
+    call('HDEL', M.totals, 'prefixes:' .. partition, 'holdings:' .. partition)
+  end
+end
+
+-- Drop a partition's keys once nothing is mapped in it. One field of P:blocks is its guard.
+local function drop_if_empty(M, partition)
+  local P = partition_keys(M.root, partition)
+  if call('HLEN', P.blocks) <= 1 then
+    call('DEL', P.blocks, P.segments, P.hashes, P.counts)
+    call('SREM', M.partitions, partition)
+  end
+end
+
+-- Store the totals; of a model without holdings, statistics and unfinished clears only the version stays for a minute, so
+-- that a late word about it in the catalog is known to be late.
+local function write_totals(M, T, now_us)
+  T.version = max(T.version + 1, now_us)
+  for partition, delta in pairs(T.parts) do
+    write_part(M, partition, delta)
+    drop_if_empty(M, partition)
+  end
+  T.rows = call('HLEN', M.stats)
+  if T.holdings <= 0 then T.newest = 0 end
+  if T.holdings <= 0 and T.rows == 0 and call('EXISTS', M.retired) == 0 then
+    call('DEL', M.totals)
+    call('HSET', M.totals, 'version', number(T.version))
+    call('PEXPIRE', M.totals, TOMBSTONE_MS)
+    return
+  end
+  if T.rows == 0 then T.stats_due = nil end
+  call('HSET', M.totals, 'version', number(T.version), 'slot', number(T.slot), 'segment', number(T.segment),
+    'newest', number(T.newest), 'prefixes', number(T.prefixes), 'holdings', number(T.holdings))
+  if T.stats_due then call('HSET', M.totals, 'stats_due', number(T.stats_due)) else call('HDEL', M.totals, 'stats_due') end
+end
+
+-- The model's state as every writing script reports it, appended to its reply:
+-- version, prefixes, holdings, statistics rows, newest report, earliest time that may expire (0: unfinished work).
+local function push_state(reply, M, T)
+  local due = T.stats_due
+  local oldest = call('ZRANGE', M.oldest, 0, 0, 'WITHSCORES')
+  if oldest[2] then due = min(due or NO_TIME, tonumber(oldest[2])) end
+  if call('EXISTS', M.retired) == 1 then due = 0 end
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = T.version, T.prefixes, T.holdings
+  reply[n + 4], reply[n + 5], reply[n + 6] = T.rows, T.newest, due or 0
+  return reply
+end

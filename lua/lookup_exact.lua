@@ -1,0 +1,81 @@
+#!lua flags=no-writes
+--[[
+Find who holds one block unexpired, and with how many tokens.
+
+KEYS
+  1 totals      <model>:totals; the model's other keys are derived from it
+ARGV
+  1 partition   escaped "<scheme>/<adapter>"
+  2 key         block key, 8 bytes; "" matches nothing
+  3 expired_at  ms; holdings of this time or older do not count
+  4 want_warm   1: a miss also brings the statistics of the serving replicas
+REPLY
+  HIT, n, n * (replica, tokens, time ms, tier, stats or ""), serving replica, ...
+  MISS, warm, serving replica, stats or "", ...      pairs when warm is 1
+  MISS, warm, serving replica, ...                   ids only when warm is 0
+COST
+  O(intervals of one segment + serving replicas).
+]]
+--- @include prelude
+--- @include keys
+--- @include record
+--- @include counts
+--- @include holders
+local root = model_root(KEYS[1])
+local partition, key, expired_at, want_warm = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+
+local P = partition_keys(root, partition)
+
+local function holdings_at(segment, r, offset)
+  local slots, fields, times, tiers = {}, {}, {}, {}
+  for p = HEAD + 1, #r, WIDTH do
+    local slot, from, to, time, tier = read(INTERVAL, r, p)
+    if from <= offset and to > offset and time > expired_at then
+      local n = #slots + 1
+      slots[n], fields[n], times[n], tiers[n] = slot, counts_field(segment, slot), time, tier
+    end
+  end
+  return slots, fields, times, tiers
+end
+
+local function push_holders(reply, segment, offset, r)
+  local slots, fields, times, tiers = holdings_at(segment, r, offset)
+  if #slots == 0 then return end
+  local names, counts = names_of(root, slots), many('HMGET', P.counts, fields)
+  local ids = {}
+  for k = 1, #slots do ids[k] = names[k] or '' end
+  local stats = stats_of(root, ids)
+  for k = 1, #slots do
+    if names[k] then
+      local n = #reply
+      reply[n + 1], reply[n + 2] = names[k], count_at(counts[k] or '', offset)
+      reply[n + 3], reply[n + 4], reply[n + 5] = times[k], tiers[k], stats[k] or ''
+      reply[2] = reply[2] + 1
+    end
+  end
+end
+
+local function holders()
+  local reply = { 'HIT', 0 }
+  local place = key ~= '' and call('HGET', P.blocks, key)
+  if place then
+    local segment, offset = read('>I4I2', place)
+    local r = call('HGET', P.segments, sub(place, 1, 4))
+    if r and offset < (head_of(r)) then push_holders(reply, segment, offset, r) end
+  end
+  return reply
+end
+
+local reply = holders()
+local serving = serving_of(root, scheme_of(partition), ARGV[3])
+if reply[2] > 0 then
+  for _, replica in ipairs(serving) do reply[#reply + 1] = replica end
+  return reply
+end
+local miss = { 'MISS', want_warm and 1 or 0 }
+local stats = want_warm and stats_of(root, serving) or {}
+for k = 1, #serving do
+  miss[#miss + 1] = serving[k]
+  if want_warm then miss[#miss + 1] = stats[k] or '' end
+end
+return miss

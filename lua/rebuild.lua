@@ -1,0 +1,190 @@
+#!lua flags=allow-oom
+--[[
+Rewrite segments that have become wasteful: cut off the tail that nobody holds, squeeze out the blocks
+that nobody holds when they are more than half, split in two what too many intervals cut up.
+
+KEYS
+  1 totals      <model>:totals; the model's other keys are derived from it
+ARGV
+  1 partition   escaped "<scheme>/<adapter>"
+  2 segments    u32 each
+REPLY
+  OK, segments looked at, n, n * segment that should be rebuilt again
+COST
+  O(blocks + intervals + counts) of the segments looked at, at most 1024 blocks or one segment a call.
+]]
+--- @include prelude
+--- @include keys
+--- @include record
+--- @include counts
+--- @include removal
+local M = model_keys(KEYS[1])
+local partition, wanted = ARGV[1], ARGV[2]
+
+local P = partition_keys(M.root, partition)
+
+-- Stretches of the segment that somebody holds: flat from, to.
+local function held_stretches(r)
+  local spans, out = {}, {}
+  for p = HEAD + 1, #r, WIDTH do
+    local a, b = read('>I2I2', r, p + 4)
+    spans[#spans + 1] = { a, b }
+  end
+  table.sort(spans, function(x, y) return x[1] < y[1] end)
+  for _, span in ipairs(spans) do
+    local n = #out
+    if n > 0 and span[1] <= out[n] then
+      out[n] = max(out[n], span[2])
+    else
+      out[n + 1], out[n + 2] = span[1], span[2]
+    end
+  end
+  return out
+end
+
+-- The intervals that fall into the stretches, moved so that the stretches close up, and the slots' oldest times.
+local function squeeze_record(r, stretches)
+  local by_slot, order, length = {}, {}, 0
+  for k = 1, #stretches, 2 do length = length + stretches[k + 1] - stretches[k] end
+  for p = HEAD + 1, #r, WIDTH do
+    local slot, from, to, time, tier = read(INTERVAL, r, p)
+    local base = 0
+    for k = 1, #stretches, 2 do
+      local a, b = max(from, stretches[k]), min(to, stretches[k + 1])
+      if a < b then
+        if not by_slot[slot] then
+          by_slot[slot] = { pieces = {}, oldest = time }
+          order[#order + 1] = slot
+        end
+        local own = by_slot[slot]
+        push_piece(own.pieces, base + a - stretches[k], base + b - stretches[k], time, tier)
+        own.oldest = min(own.oldest, time)
+      end
+      base = base + stretches[k + 1] - stretches[k]
+    end
+  end
+  local body = {}
+  for _, slot in ipairs(order) do body[#body + 1] = encode_pieces(slot, by_slot[slot].pieces) end
+  local intervals = concat(body)
+  local squeezed = write('>I2I2', length, 0) .. intervals
+  return with_head(squeezed, length, length - uncovered(squeezed, 0, length)), by_slot
+end
+
+local function squeeze_counts(value, old_length, stretches)
+  local runs, base = {}, 0
+  for k = 1, #stretches, 2 do
+    copy_counts(runs, value, old_length, stretches[k], stretches[k + 1], base - stretches[k])
+    base = base + stretches[k + 1] - stretches[k]
+  end
+  return encode_counts(runs)
+end
+
+local function squeeze_hashes(hashes, stretches)
+  local out = {}
+  for k = 1, #stretches, 2 do out[#out + 1] = sub(hashes, stretches[k] * 8 + 1, stretches[k + 1] * 8) end
+  return concat(out)
+end
+
+local function map_blocks(segment, hashes)
+  local fields = {}
+  for k = 0, #hashes / 8 - 1 do
+    fields[#fields + 1] = sub(hashes, k * 8 + 1, k * 8 + 8)
+    fields[#fields + 1] = segment .. write('>I2', k)
+  end
+  if #fields > 0 then call('HSET', P.blocks, unpack(fields)) end
+end
+
+-- Write what the stretches of `source` hold as the segment `target`.
+local function move(source, r, hashes, counts, stretches, target)
+  local moved, by_slot = squeeze_record(r, stretches)
+  local kept = squeeze_hashes(hashes, stretches)
+  call('HSET', P.segments, target, moved)
+  call('HSET', P.hashes, target, kept)
+  map_blocks(target, kept)
+  for slot, own in pairs(by_slot) do
+    call('ZADD', P.held .. slot, own.oldest, target)
+    call('HSET', P.counts, counts_field(read('>I4', target), slot),
+      squeeze_counts(counts[slot] or '', (head_of(r)), stretches))
+  end
+  return by_slot, moved
+end
+
+local function forget_slots(segment, slots, kept)
+  for _, slot in ipairs(slots) do
+    if not kept[slot] then
+      call('ZREM', P.held .. slot, segment)
+      call('HDEL', P.counts, counts_field(read('>I4', segment), slot))
+    end
+  end
+end
+
+-- Clip stretches to [from, to).
+local function clip(stretches, from, to)
+  local out = {}
+  for k = 1, #stretches, 2 do
+    local a, b = max(stretches[k], from), min(stretches[k + 1], to)
+    if a < b then out[#out + 1], out[#out + 2] = a, b end
+  end
+  return out
+end
+
+local function drop_segment(segment, length, hashes)
+  unmap(P, hashes, 0, length)
+  call('HDEL', P.segments, segment)
+  call('HDEL', P.hashes, segment)
+end
+
+local again = {}
+
+local function note(segment, r)
+  if r and needs_rebuild(r) then again[#again + 1] = segment end
+end
+
+local function unmap_gaps(hashes, stretches, length)
+  local at = 0
+  for k = 1, #stretches, 2 do
+    unmap(P, hashes, at, stretches[k])
+    at = stretches[k + 1]
+  end
+  unmap(P, hashes, at, length)
+end
+
+local function rebuild(segment, r, hashes)
+  local length = head_of(r)
+  local slots, counts = slots_in(r), {}
+  for _, slot in ipairs(slots) do
+    counts[slot] = call('HGET', P.counts, counts_field(read('>I4', segment), slot)) or nil
+  end
+  local stretches = held_stretches(r)
+  if #stretches == 0 then return drop_segment(segment, length, hashes) end
+  unmap_gaps(hashes, stretches, length)
+  local split = interval_count(r) > MAX_INTERVALS and interval_count(r) > 2 * #slots
+  local middle = split and floor((stretches[1] + stretches[#stretches]) / 2) or MAX_SEGMENT_BLOCKS
+  local kept, left = move(segment, r, hashes, counts, clip(stretches, 0, middle), segment)
+  forget_slots(segment, slots, kept)
+  note(segment, left)
+  local rest = clip(stretches, middle, MAX_SEGMENT_BLOCKS)
+  if #rest > 0 then
+    local target = write('>I4', call('HINCRBY', M.totals, 'segment', 1))
+    local _, right = move(segment, r, hashes, counts, rest, target)
+    note(target, right)
+  end
+end
+
+local seen, budget = 0, MAX_SEGMENT_BLOCKS
+for p = 1, #wanted, 4 do
+  local segment = sub(wanted, p, p + 3)
+  local r, hashes = call('HGET', P.segments, segment), call('HGET', P.hashes, segment)
+  if r and hashes and needs_rebuild(r) then
+    budget = budget - (head_of(r))
+    if budget < 0 and seen > 0 then break end
+    local touched = { M.totals, P.blocks, P.segments, P.hashes, P.counts, M.partitions }
+    for _, slot in ipairs(slots_in(r)) do touched[#touched + 1] = P.held .. slot end
+    touch(touched)
+    rebuild(segment, r, hashes)
+  end
+  seen = seen + 1
+end
+local reply = { 'OK', seen, #again }
+for _, segment in ipairs(again) do reply[#reply + 1] = segment end
+return reply

@@ -1,0 +1,170 @@
+"""The catalog: which models hold something, and how recently it was reported.
+
+It lives in a slot of its own and is what answers UNKNOWN_TENANT and UNKNOWN_MODEL, finds models to sweep and adds up gauges.
+Every entry carries the version that a script on its model returned, and is written by compare-and-set, so
+that a late "emptied" never hides a newer "appeared". Words that arrive while a write is under way share the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from inference_cache.domain.models import ModelKey, Presence
+from inference_cache.store import replies
+from inference_cache.store.keys import Keys
+from inference_cache.store.replies import Listed, ModelState
+from inference_cache.store.scripts import load
+from inference_cache.store.transport import Connection
+
+_KNOWN_FOR_S = 30.0
+_KNOWN_MODELS = 10_000
+_PAGE = 256
+_MAX_PUT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """One statement about a model, on its way to the catalog."""
+
+    model: ModelKey
+    kind: str
+    state: ModelState | None
+    due_ms: int
+    key_ttl_ms: int
+
+    @property
+    def version(self) -> int:
+        return self.state.version if self.state else 0
+
+
+class Catalog:
+    """Reads and writes the catalog of one key prefix.
+
+    Args:
+        connection: where it lives.
+        keys: how its keys are named.
+        now_ms: the store's clock.
+    """
+
+    def __init__(self, connection: Connection, keys: Keys, now_ms: Callable[[], int]) -> None:
+        self._connection = connection
+        self._keys = keys
+        self._now_ms = now_ms
+        self._known: OrderedDict[ModelKey, float] = OrderedDict()
+        self._pending: dict[tuple[ModelKey, str], tuple[_Word, asyncio.Future[None]]] = {}
+        self._writer: asyncio.Task[None] | None = None
+
+    async def announce(self, model: ModelKey, key_ttl_ms: int) -> None:
+        """Say that a model is about to be written, unless that is known: a server that dies before it
+        tells what it wrote leaves an entry that any sweeper verifies."""
+        now = asyncio.get_running_loop().time()
+        if self._known.get(model, 0.0) > now:
+            return
+        await self._tell(_Word(model, "pending", None, 0, key_ttl_ms))
+        self._known[model] = now + _KNOWN_FOR_S
+        self._known.move_to_end(model)
+        while len(self._known) > _KNOWN_MODELS:
+            self._known.popitem(last=False)
+
+    async def unfinished(self, model: ModelKey, key_ttl_ms: int) -> None:
+        """Say that a model is about to be changed in several steps: until :meth:`put` it is due for a sweep."""
+        await self._tell(_Word(model, "unfinished", None, 0, key_ttl_ms))
+
+    async def put(self, model: ModelKey, state: ModelState, key_ttl_ms: int) -> None:
+        """Tell what a model holds now."""
+        if state.holds:
+            word = _Word(model, "holds", state, state.due_ms, key_ttl_ms)
+        else:
+            word = _Word(model, "empty", state, state.due_ms if state.rows else self._now_ms(), key_ttl_ms)
+        await self._tell(word)
+
+    async def forget(self, model: ModelKey, state: ModelState, key_ttl_ms: int) -> None:
+        """Drop the entry of a model that has been empty for long, unless something newer was told."""
+        self._known.pop(model, None)
+        await self._tell(_Word(model, "gone", state, 0, key_ttl_ms))
+
+    async def presence(self, model: ModelKey, expired_at: Callable[[str], int]) -> Presence:
+        """Tell what holds anything unexpired: the model, its tenant, anybody."""
+        own_cut = expired_at(model.tenant_id)
+        offset = 0
+        while True:
+            of_model, of_tenant, listed = replies.read_presence(
+                await self._run("catalog_presence", self._keys.tag(model), self._keys.tenant(model.tenant_id),
+                                offset, _PAGE if offset else 8)
+            )
+            tenant = of_tenant is not None and of_tenant > own_cut
+            alive = tenant or any(newest > expired_at(entry.model.tenant_id) for newest, entry in listed)
+            if alive or len(listed) < (_PAGE if offset else 8):
+                return Presence(alive, tenant, of_model is not None and of_model > own_cut)
+            offset += len(listed)
+
+    async def listing(self) -> list[Listed]:
+        """Return every model, the most urgent first."""
+        listed: list[Listed] = []
+        while True:
+            page = replies.read_due(await self._run("catalog_due", "+inf", len(listed), _PAGE))
+            listed += page
+            if len(page) < _PAGE:
+                return listed
+
+    async def _run(self, name: str, *args: bytes | int | str) -> Any:
+        return await self._connection.run(load(name), self._keys.catalog, args)
+
+    async def _tell(self, word: _Word) -> None:
+        """Queue a word and wait until it is stored; of two states of one model the newer counts."""
+        slot = (word.model, "state" if word.state else word.kind)
+        waiting = self._pending.get(slot)
+        if waiting is not None:
+            kept, told = waiting
+            if word.version >= kept.version:
+                self._pending[slot] = (word, told)
+        else:
+            told = asyncio.get_running_loop().create_future()
+            self._pending[slot] = (word, told)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_pending(), name="catalog")
+        await asyncio.shield(told)
+
+    async def _write_pending(self) -> None:
+        """Write what is pending, batch after batch, until there is nothing more."""
+        try:
+            while self._pending:
+                slots = list(self._pending)[:_MAX_PUT]
+                batch = [self._pending.pop(slot) for slot in slots]
+                await self._write(batch)
+        finally:
+            self._writer = None
+
+    async def _write(self, batch: list[tuple[_Word, asyncio.Future[None]]]) -> None:
+        args: list[bytes | int | str] = [max(word.key_ttl_ms for word, _ in batch), len(batch)]
+        for word, _ in batch:
+            args += self._entry(word)
+        try:
+            replies.read_put(await self._run("catalog_put", *args))
+        except BaseException as error:
+            for _, told in batch:
+                if not told.done():
+                    told.set_exception(error)
+                    told.exception()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for _, told in batch:
+            if not told.done():
+                told.set_result(None)
+
+    def _entry(self, word: _Word) -> list[bytes | int | str]:
+        newest = word.state.newest_ms if word.state else 0
+        return [
+            self._keys.tag(word.model),
+            self._keys.tenant(word.model.tenant_id),
+            word.version,
+            word.kind,
+            newest,
+            word.due_ms,
+            replies.pack_entry(word.model, word.state),
+        ]
