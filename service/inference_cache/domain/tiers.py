@@ -25,7 +25,7 @@ def stored_tier(wire: int) -> Tier:
 def wire_tier(stored: int) -> int:
     """Return the number to answer for a stored tier.
 
-    >>> [wire_tier(tier) for tier in Tier]
+    >>> [int(wire_tier(tier)) for tier in Tier]
     [1, 2, 3, 0]
     """
     return stored if Tier.T1 <= stored <= Tier.T3 else UNSPECIFIED
