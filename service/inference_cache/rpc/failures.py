@@ -8,8 +8,10 @@ import traceback
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from inference_cache.errors import InferenceCacheError, StoreError
+from inference_cache.log import event
 from inference_cache.metrics import Metrics
 from inference_cache.rpc.convert import status_of
 
@@ -29,8 +31,8 @@ class Failures:
         """
         error_id = secrets.token_hex(8)
         self._metrics.unexpected_error(rpc)
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        _log.error("unexpected %s in %s, id %s, raised at\n%s", type(error).__name__, rpc, error_id, frames)
+        raised = [f"{at.filename}:{at.lineno} {at.name}" for at in traceback.extract_tb(error.__traceback__)]
+        event(_log, logging.ERROR, "unexpected_error", rpc=rpc, id=error_id, error=type(error).__name__, raised=raised)
         return error_id
 
     async def abort(self, rpc: str, error: Exception, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
@@ -39,6 +41,8 @@ class Failures:
             code, detail = status_of(error)
             if isinstance(error, StoreError):
                 self._metrics.store_error(rpc, error.reason)
+        elif isinstance(error, DecodeError):
+            code, detail = grpc.StatusCode.INTERNAL, "the message cannot be decoded"
         else:
             code, detail = grpc.StatusCode.INTERNAL, f"internal error, id {self.unexpected(rpc, error)}"
         self._metrics.rpc_error(rpc, code.name)

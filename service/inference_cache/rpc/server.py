@@ -9,8 +9,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import _async as reflection_aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from inference_cache._pb import inferencecache_pb2 as pb
-from inference_cache._pb.inferencecache_pb2_grpc import add_InferenceCacheServicer_to_server
 from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.tuning import Tuning
 from inference_cache.metrics import Metrics
@@ -20,10 +18,10 @@ from inference_cache.rpc.failures import Failures
 from inference_cache.rpc.handlers import Handlers
 from inference_cache.rpc.health import Health
 from inference_cache.rpc.lookup import DEFAULT_LOOKUP_TIMEOUT_MS, Lookups
+from inference_cache.rpc.methods import SERVICE, generic_handler
 from inference_cache.rpc.report import Reports
 from inference_cache.store.base import Store
 
-SERVICE = pb.DESCRIPTOR.services_by_name["InferenceCache"].full_name
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 
@@ -83,7 +81,7 @@ def build_server(
         Events(store, metrics, evictions),
         failures,
     )
-    add_InferenceCacheServicer_to_server(handlers, server)
+    server.add_generic_rpc_handlers((generic_handler(handlers, failures),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     _add_reflection(server)
     return server
@@ -91,7 +89,7 @@ def build_server(
 
 def _add_reflection(server: grpc.aio.Server) -> None:
     """Serve reflection as v1alpha, which the library has, and as v1, whose messages are the same on the wire."""
-    names = (SERVICE, HEALTH_SERVICE, REFLECTION_V1, reflection.SERVICE_NAME)
+    names = (SERVICE.full_name, HEALTH_SERVICE, REFLECTION_V1, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     method = grpc.stream_stream_rpc_method_handler(
         reflection_aio.ReflectionServicer(names).ServerReflectionInfo,
