@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Arguments for the tool behind a target: make test ARGS="-k lookup", make demo ARGS="--full"
 ARGS ?=
 
-.PHONY: help setup demo test lint format types proto proto-check bench
+.PHONY: help setup demo test lint format types proto proto-check docs bench
 help:
 	@echo "make demo         what cache-aware routing gains, on simulated engines"
 	@echo "make test         run every test"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint         ruff check, ruff format --check, mypy"
 	@echo "make format       let ruff mend what it can"
 	@echo "make proto        regenerate the gRPC stubs from proto/"
+	@echo "make docs         rewrite the README's tables from the code"
 	@echo "make bench        measure a server (see loadtest/)"
 
 setup: $(READY)
@@ -50,6 +51,9 @@ proto: $(READY)
 
 proto-check: $(READY)
 	$(BIN)/python scripts/generate_proto.py --check
+
+docs: $(READY)
+	$(BIN)/python scripts/generate_docs.py
 
 bench: $(READY)
 	$(BIN)/python -m loadtest.bench $(ARGS)
