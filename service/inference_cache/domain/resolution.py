@@ -111,7 +111,7 @@ def _chain(request: LookupRequest) -> Resolved | Refused:
 def _exact(request: LookupRequest) -> Resolved | Refused:
     if request.prefix_token_count < 0:
         return Refused(reasons.NEGATIVE_COUNT)
-    hashes = [request.prefix_hash] if request.prefix_hash else []
+    hashes = (request.prefix_hash,) if request.prefix_hash else ()
     return Resolved(False, hashes, effective_tokens=request.prefix_token_count)
 
 
