@@ -67,15 +67,11 @@ def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> 
         if tokens > 0
     ]
     scored = [entry for entry in scored if entry[2]]
-    levels = sorted(tokens for _, tokens, _ in scored)
-    total = len(evidence.serving)
+    powers = _powers([tokens for _, tokens, _ in scored], len(evidence.serving))
     return _ordered(
         Score(
             run.replica_id,
-            f32(
-                scale.raw(tokens, prob, scale.pressure_factor(run.stats))
-                * distinguishing_power(len(levels) - bisect_left(levels, tokens), total)
-            ),
+            f32(scale.raw(tokens, prob, scale.pressure_factor(run.stats)) * powers[tokens]),
             tokens,
             prob,
             wire_tier(run.tier),
@@ -110,6 +106,11 @@ def rank_warm(warm: Iterable[tuple[str, ReplicaStats]], scale: Scale, tuning: Tu
             score = scale.raw(hit_rate, recency, pressure_factor(stats.pressure, scale.pressure_weight))
             scores.append(Score(replica_id, score, 0, hit_rate))
     return _ordered(scores)
+
+
+def _powers(matched: list[int], total: int) -> dict[int, float]:
+    levels = sorted(matched)
+    return {tokens: distinguishing_power(len(levels) - bisect_left(levels, tokens), total) for tokens in set(levels)}
 
 
 def _ordered(scores: Iterable[Score]) -> tuple[Score, ...]:

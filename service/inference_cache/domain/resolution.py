@@ -104,7 +104,7 @@ def _chain(request: LookupRequest) -> Resolved | Refused:
     if min(counts) < 0:
         return Refused(reasons.NEGATIVE_COUNT)
     hashes = list(request.block_hashes)
-    dropped = reasons.EMPTY_HASH if b"" in hashes else ""
+    dropped = "" if all(hashes) else reasons.EMPTY_HASH
     return Resolved(True, hashes, counts, min(sum(counts), MAX_TOKENS), dropped=dropped)
 
 

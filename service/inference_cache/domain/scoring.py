@@ -25,12 +25,14 @@ def freshness(age_ms: int, ttl_ms: int) -> float:
 
 
 def pressure_factor(pressure: float, weight: float) -> float:
-    """Return what a replica's pressure leaves of its score, between 0 and 1.
+    """Return what a replica's pressure leaves of its score, between 0 and 1; both arguments are float32 values.
 
     >>> pressure_factor(0.25, 1.0), pressure_factor(1.5, 1.0), pressure_factor(-1.0, 1.0)
     (0.75, 0.0, 1.0)
     """
-    return min(1.0, max(0.0, f32(1 - f32(f32(weight) * f32(pressure)))))
+    if not pressure:
+        return 1.0
+    return min(1.0, max(0.0, f32(1 - f32(weight * pressure))))
 
 
 def distinguishing_power(matching: int, total: int) -> float:
@@ -68,7 +70,7 @@ class Scale:
     def for_request(cls, ttft_ms: int, now_ms: int, ttl_ms: int, tuning: Tuning) -> Scale:
         """Build the scale of a request with this objective for the time to first token."""
         tight = 0 < ttft_ms < tuning.tight_slo_ms
-        return cls(now_ms, ttl_ms, tuning.pressure_weight, f32(tuning.tight_slo_bias) if tight else 0.0)
+        return cls(now_ms, ttl_ms, f32(tuning.pressure_weight), f32(tuning.tight_slo_bias) if tight else 0.0)
 
     def freshness(self, time_ms: int) -> float:
         """Return the freshness of what was reported at a time."""
@@ -82,8 +84,12 @@ class Scale:
 
     def slo_factor(self, fresh: float) -> float:
         """Return the bias of a tight objective towards what was reported lately."""
-        return f32(1 + f32(fresh * self.fresh_bias)) if self.fresh_bias else 1.0
+        return f32(1 + f32(fresh * self.fresh_bias))
 
     def raw(self, value: float, fresh: float, pressure: float) -> float:
         """Return ``value`` weighted by freshness, a pressure factor and the objective, left to right."""
-        return f32(f32(f32(f32(value) * fresh) * pressure) * self.slo_factor(fresh))
+        score = f32(f32(value) * fresh)
+        # Times one is no step: most requests have no objective, many replicas no pressure.
+        if pressure != 1.0:
+            score = f32(score * pressure)
+        return f32(score * self.slo_factor(fresh)) if self.fresh_bias else score
