@@ -119,7 +119,7 @@ local function evidence(walked, complete)
   end
   reply[3] = found
   if complete then
-    for _, replica in ipairs(serving_of(root, scheme_of(partition), ARGV[3])) do reply[#reply + 1] = replica end
+    for _, replica in ipairs(serving_of(root, scheme_of(partition), expired_at)) do reply[#reply + 1] = replica end
   end
   return reply
 end

@@ -67,7 +67,7 @@ local function holders()
 end
 
 local reply = holders()
-local serving = serving_of(root, scheme_of(partition), ARGV[3])
+local serving = serving_of(root, scheme_of(partition), expired_at)
 if reply[2] > 0 then
   for _, replica in ipairs(serving) do reply[#reply + 1] = replica end
   return reply

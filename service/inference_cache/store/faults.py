@@ -65,7 +65,7 @@ PHRASES = {
     "user_script": Fault(StoreCorrupt, "script", "a script failed", quote=True),
     "Error compiling script": Fault(StoreCorrupt, "script", "Redis cannot compile a script", quote=True),
 }
-"""By a part of an error reply that starts with no word of its own, only ``ERR``; the first match counts."""
+"""By a part of an error reply that starts with no word of its own, only ``ERR``; in any case, the first match counts."""
 
 DOWN = Fault(StoreUnavailable, "down", "no connection to Redis")
 TIMEOUT = Fault(StoreUnavailable, "timeout", "Redis did not answer in time")
@@ -95,9 +95,9 @@ def _fault(failure: BaseException) -> Fault:
     if isinstance(failure, redis_errors.RedisError) and word in WORDS:
         return WORDS[word]
     if isinstance(failure, (redis_errors.ResponseError, redis_errors.ConnectionError)):
-        text = str(failure)
+        text = str(failure).lower()
         for phrase, fault in PHRASES.items():
-            if phrase in text:
+            if phrase.lower() in text:
                 return fault
     return _fault_of_type(failure)
 

@@ -26,7 +26,7 @@ STATUS_WORDS = frozenset({b"OK", b"MORE", b"HIT", b"MISS", b"RETIRED", b"ABSENT"
 NO_FENCE = 2**48 - 1
 """Fence of a removal without one: the largest time that a segment can hold."""
 
-_ROW = Struct(">QQffqqq")
+_ROW = Struct(">QQddqqq")
 _TIER_RUN = Struct(">HB")
 _COUNT_RUN = Struct(">Hii")
 _FENCE_RUN = Struct(">HHI")
