@@ -27,9 +27,9 @@ def test_too_large_is_infinite() -> None:
     assert f32(1e300) == math.inf
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300, -1e300])
 def test_rates_that_are_no_numbers_count_as_none(value: float) -> None:
-    """NaN and infinities of a producer become 0 when they are stored."""
+    """NaN, infinities and what only double precision holds become 0 when they are stored."""
     assert finite(value) == 0.0
 
 

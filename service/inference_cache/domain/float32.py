@@ -23,9 +23,10 @@ def f32(value: float) -> float:
 
 
 def finite(value: float) -> float:
-    """Return a reported rate as it is stored: a float32 value, NaN and infinities as 0.
+    """Return a reported rate as it is stored: a float32 value, NaN, infinities and what overflows as 0.
 
     >>> finite(float("nan")), finite(float("-inf")), finite(-2.0)
     (0.0, 0.0, -2.0)
     """
-    return f32(value) if math.isfinite(value) else 0.0
+    rounded = f32(value)
+    return rounded if math.isfinite(rounded) else 0.0
