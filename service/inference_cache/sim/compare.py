@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
@@ -19,7 +19,7 @@ from inference_cache.sim.gateway import CacheAware, Gateway, Scope
 from inference_cache.sim.report import ServiceReporter
 from inference_cache.sim.routing import LeastLoaded, LoadRule, RoundRobin, Routing, Yardstick
 from inference_cache.sim.simulate import Reporter, Silent, play
-from inference_cache.sim.trace import Request
+from inference_cache.sim.trace import BLOCK_TOKENS, Request
 
 if TYPE_CHECKING:  # the class exists for type checkers only
     from inference_cache._pb.inferencecache_pb2_grpc import InferenceCacheAsyncStub
@@ -51,6 +51,15 @@ class Fleet:
     def build(self) -> list[Engine]:
         """Return new, empty engines."""
         return [Engine(f"engine-{n}", self.cache_blocks, self.prefill) for n in range(self.engines)]
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that one engine caches."""
+        return self.cache_blocks * BLOCK_TOKENS
+
+    def as_dict(self) -> dict[str, object]:
+        """Return all of it for JSON."""
+        return {**asdict(self), "cache_tokens": self.cache_tokens}
 
 
 class Progress(Protocol):

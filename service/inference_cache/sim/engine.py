@@ -53,6 +53,8 @@ class Engine:
         self.prefill = prefill
         self.done_ms: float | None = None
         """When the running prefill ends, ``None`` while the engine is idle."""
+        self.taken = 0
+        """Requests so far."""
         self._queue: deque[_Job] = deque()
         """The running prefill first."""
         self._waiting_ms = 0.0
@@ -61,11 +63,19 @@ class Engine:
         """Return how long a request that arrives now would wait: the length of the queue, in prefill work."""
         return self._waiting_ms + (0.0 if self.done_ms is None else self.done_ms - now_ms)
 
+    def load(self, now_ms: float) -> tuple[float, int]:
+        """Return what engines are compared by: the queue, and among equal ones the requests taken so far.
+
+        Without the second part, the first of several idle engines would get everything and soon cache little of it.
+        """
+        return self.backlog_ms(now_ms), self.taken
+
     def submit(self, request: Request, now_ms: float) -> None:
         """Queue a request."""
         spans = request.spans()
         job = _Job(request, spans, self._work_ms(request, self.cache.match(spans)))
         self._queue.append(job)
+        self.taken += 1
         if self.done_ms is None:
             self._start(job, now_ms)
         else:

@@ -14,7 +14,7 @@ import grpc
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache.sim.blocks import prompt_hashes
 from inference_cache.sim.engine import Engine
-from inference_cache.sim.routing import LoadRule
+from inference_cache.sim.routing import Choice, LoadRule
 from inference_cache.sim.trace import BLOCK_TOKENS, Request
 
 if TYPE_CHECKING:  # the class exists for type checkers only
@@ -88,8 +88,8 @@ class CacheAware:
         return self._rule.first_fit(_ranked(scores, by_id, now_ms), engines, now_ms)
 
 
-def _ranked(scores: Sequence[pb.ReplicaScore], by_id: Mapping[str, Engine], now_ms: float) -> Iterator[Engine]:
+def _ranked(scores: Sequence[pb.ReplicaScore], by_id: Mapping[str, Engine], now_ms: float) -> Iterator[Choice]:
     """Yield known engines in the order of their scores, equal matches by their queues."""
-    for _, equals in groupby(scores, key=lambda score: score.matched_tokens):
+    for matched, equals in groupby(scores, key=lambda score: score.matched_tokens):
         known = [by_id[score.replica_id] for score in equals if score.replica_id in by_id]
-        yield from sorted(known, key=lambda engine: engine.backlog_ms(now_ms))
+        yield from ((engine, matched) for engine in sorted(known, key=lambda engine: engine.load(now_ms)))

@@ -34,8 +34,8 @@ class ChatShape:
         context_tokens: a session ends when its prompt would be longer.
     """
 
-    requests: int = 2000
-    duration_ms: float = 600_000.0
+    requests: int = 6000
+    duration_ms: float = 1_800_000.0
     assistants: int = 12
     system_tokens: tuple[int, int] = (600, 3500)
     message_tokens: int = 120

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -63,15 +64,25 @@ class ServiceReporter:
         by_engine: dict[str, list[Outcome]] = {}
         for engine, outcome in steps:
             by_engine.setdefault(engine.replica_id, []).append(outcome)
-        async with asyncio.TaskGroup() as group:
-            for replica_id, outcomes in by_engine.items():
-                group.create_task(self._report_in_order(replica_id, outcomes))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for replica_id, outcomes in by_engine.items():
+                    group.create_task(self._report_in_order(replica_id, outcomes))
+        except* grpc.aio.AioRpcError as failed:
+            first = failed.exceptions[0]
+        else:
+            return
+        raise first
 
     async def clear(self, engines: Sequence[Engine]) -> None:
-        """Tell the service that these engines hold nothing any more, as engines do when they go away."""
-        for engine in engines:
-            event = self._event(engine.replica_id, pb.CacheEvent.ALL_CLEARED)
-            await self._publish(engine.replica_id, event)
+        """Tell the service that these engines hold nothing any more, as long as it listens.
+
+        Leaving is no time to insist: what a server does not hear expires by itself.
+        """
+        with suppress(grpc.aio.AioRpcError):
+            for engine in engines:
+                event = self._event(engine.replica_id, pb.CacheEvent.ALL_CLEARED)
+                await self._stubs[engine.replica_id].PublishEvent(event, timeout=CALL_DEADLINE_S)
 
     async def _report_in_order(self, replica_id: str, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:

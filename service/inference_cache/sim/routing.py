@@ -12,6 +12,9 @@ from typing import Protocol
 from inference_cache.sim.engine import Engine
 from inference_cache.sim.trace import Request
 
+Choice = tuple[Engine, int]
+"""An engine and how much of the prompt it holds: tokens or blocks, 0 = nothing."""
+
 
 class Routing(Protocol):
     """Chooses an engine for a request."""
@@ -23,20 +26,31 @@ class Routing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadRule:
-    """A gateway's say: skip an engine whose queue is longer than the shortest one by more than ``slack_ms``."""
+    """A gateway's say: skip an engine whose queue is far longer than the shortest one.
+
+    Attributes:
+        slack_ms: how much longer it may be when the engine holds some of the prompt.
+        blind_slack_ms: how much longer it may be when the engine holds nothing of it that others do not hold too: a
+            stable pick is worth less waiting than a match.
+    """
 
     slack_ms: float = 2000.0
+    blind_slack_ms: float = 100.0
 
-    def first_fit(self, preferred: Iterable[Engine], engines: Sequence[Engine], now_ms: float) -> Engine:
+    def first_fit(self, preferred: Iterable[Choice], engines: Sequence[Engine], now_ms: float) -> Engine:
         """Return the first preferred engine that is not overloaded, else the one with the shortest queue."""
         shortest = least_loaded(engines, now_ms)
-        limit_ms = shortest.backlog_ms(now_ms) + self.slack_ms
-        return next((one for one in preferred if one.backlog_ms(now_ms) <= limit_ms), shortest)
+        queue_ms = shortest.backlog_ms(now_ms)
+        for engine, matched in preferred:
+            slack_ms = self.slack_ms if matched else self.blind_slack_ms
+            if engine.backlog_ms(now_ms) <= queue_ms + slack_ms:
+                return engine
+        return shortest
 
 
 def least_loaded(engines: Sequence[Engine], now_ms: float) -> Engine:
-    """Return the engine with the shortest queue, the first of several."""
-    return min(engines, key=lambda engine: engine.backlog_ms(now_ms))
+    """Return the engine with the shortest queue."""
+    return min(engines, key=lambda engine: engine.load(now_ms))
 
 
 class RoundRobin:
@@ -71,5 +85,6 @@ class Yardstick:
     async def choose(self, request: Request, engines: Sequence[Engine], now_ms: float) -> Engine:
         """Return the engine with the longest cached prefix that is not overloaded."""
         spans = request.spans()
-        ranked = sorted(engines, key=lambda engine: (-engine.cache.match(spans), engine.backlog_ms(now_ms)))
-        return self._rule.first_fit(ranked, engines, now_ms)
+        matches = [(engine, engine.cache.match(spans)) for engine in engines]
+        matches.sort(key=lambda choice: (-choice[1], choice[0].load(now_ms)))
+        return self._rule.first_fit(matches, engines, now_ms)
