@@ -84,6 +84,8 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="ic-test-"))
         self.socket_path = str(self.directory / "s")
         self.port = port
+        self.log = self.directory / "log"
+        self.log.touch()
         self._command = [binary]
         directives = {
             "port": str(port),
@@ -91,7 +93,7 @@ class Server:
             "unixsocket": self.socket_path,
             "unixsocketperm": "700",
             "dir": str(self.directory),
-            "logfile": str(self.directory / "log"),
+            "logfile": str(self.log),
             "save": "",
             "enable-debug-command": "yes",
             "maxmemory-policy": "noeviction",
@@ -118,27 +120,34 @@ class Server:
         self._process = subprocess.Popen(
             [*tied, *self._command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
-        wait_until(self._listens, f"a server to start:\n{' '.join(self._command)}")
+        try:
+            wait_until(self._answers, f"a server to start:\n{' '.join(self._command)}")
+        except BaseException:
+            self.kill()
+            raise
         return self
 
-    def _listens(self) -> bool:
+    def _answers(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise ChildProcessError((self.directory / "log").read_text())
+            raise ChildProcessError(self.log.read_text())
         with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_WAIT_S)
             probe.connect(self.socket_path)
-            return True
+            probe.sendall(b"PING\r\n")
+            return probe.recv(1) != b""
         return False
 
     @contextmanager
     def admin(self, **options: Any) -> Iterator[redis.Redis]:
         """Yield a plain client that is nobody's code under test."""
-        with closing(redis.Redis(unix_socket_path=self.socket_path, **options)) as client:
+        with closing(redis.Redis(unix_socket_path=self.socket_path, protocol=2, **options)) as client:
             yield client
 
     def ask(self, *command: str | bytes | int) -> Any:
-        """Send one command past the code under test and return its reply."""
+        """Send one command past the code under test and return its reply as Redis gives it."""
         with self.admin() as client:
+            client.response_callbacks.clear()
             return client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     def pause(self) -> None:

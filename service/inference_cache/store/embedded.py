@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -78,7 +77,7 @@ class EmbeddedServer:
 
 
 async def start_embedded(directory: str | None = None) -> EmbeddedServer:
-    """Start a Valkey server and return when it accepts connections; it may still be loading its file then.
+    """Start a Valkey server and return when it answers; it may still be loading its file then.
 
     Args:
         directory: where its append-only file lives, created if need be; ``None`` keeps nothing.
@@ -99,7 +98,7 @@ async def start_embedded(directory: str | None = None) -> EmbeddedServer:
     process = _spawn(home, socket_path, lock, durable=directory is not None)
     server = EmbeddedServer(process, str(socket_path), lock, scratch)
     try:
-        await _accepting(process, socket_path, home / _LOG)
+        await _answering(process, socket_path, home / _LOG)
     except BaseException:
         process.kill()
         process.wait()
@@ -179,25 +178,33 @@ def _try_lock(lock: int) -> bool:
     return True
 
 
-async def _accepting(process: subprocess.Popen[bytes], socket_path: Path, log: Path) -> None:
+async def _answering(process: subprocess.Popen[bytes], socket_path: Path, log: Path) -> None:
+    """Wait for a reply: a server that is about to find its file ruined listens already."""
     give_up = time.monotonic() + _START_S
-    while not _accepts(socket_path):
+    while not await _answers(socket_path):
         if process.poll() is not None or time.monotonic() > give_up:
             raise StoreUnavailable(f"the embedded Valkey did not start: {_last_words(log)}", "down")
         await asyncio.sleep(_STEP_S)
 
 
+async def _answers(socket_path: Path) -> bool:
+    """Whether the server says anything; that it is still loading is an answer too."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(socket_path))
+    except OSError:
+        return False
+    try:
+        async with asyncio.timeout(_START_S):
+            writer.write(b"PING\r\n")
+            return await reader.readline() != b""
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        writer.close()
+
+
 def _last_words(log: Path) -> str:
     return " | ".join(log.read_text("utf-8", "replace").strip().splitlines()[-3:])
-
-
-def _accepts(socket_path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(socket_path))
-        except OSError:
-            return False
-    return True
 
 
 def _remove_abandoned() -> None:

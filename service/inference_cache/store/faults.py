@@ -58,6 +58,7 @@ WORDS = {
 
 PHRASES = {
     "attempted to access a non local key": WORDS["ASK"],
+    "do not hash to the same slot": WORDS["CROSSSLOT"],
     "max number of clients reached": Fault(StoreUnavailable, "clients", "Redis has no room for another client"),
     "DB index is out of range": Fault(StoreUnavailable, "database", "Redis has no database of this number"),
     "SELECT is not allowed in cluster mode": Fault(StoreUnavailable, "database", "a Cluster has only database 0"),
@@ -65,7 +66,7 @@ PHRASES = {
     "user_script": Fault(StoreCorrupt, "script", "a script failed", quote=True),
     "Error compiling script": Fault(StoreCorrupt, "script", "Redis cannot compile a script", quote=True),
 }
-"""By a part of an error reply that starts with no word of its own, only ``ERR``; in any case, the first match counts."""
+"""By a part, in upper or lower case, of an error reply without a word of its own; the first match counts."""
 
 DOWN = Fault(StoreUnavailable, "down", "no connection to Redis")
 TIMEOUT = Fault(StoreUnavailable, "timeout", "Redis did not answer in time")

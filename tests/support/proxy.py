@@ -1,0 +1,73 @@
+"""A relay between a connection and a server that can speak TLS and cut the line at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Self
+
+
+class Proxy:
+    """Relays a loopback port to a Unix socket.
+
+    Args:
+        target: path of the server's socket.
+        tls: certificate to show, ``None`` for plain TCP.
+
+    Attributes:
+        cutting: while set, a request still reaches the server, but its connection ends instead of the reply.
+        accepted: connections so far.
+    """
+
+    def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
+        self.cutting = False
+        self.accepted = 0
+        self._target = target
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None]] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """Where it listens on 127.0.0.1."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0, ssl=self._tls)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._links, return_exceptions=True)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        link = asyncio.current_task()
+        assert link is not None
+        self._links.add(link)
+        far_reader, far_writer = await asyncio.open_unix_connection(self._target)
+        pumps = {
+            asyncio.create_task(self._pump(reader, far_writer, replies=False)),
+            asyncio.create_task(self._pump(far_reader, writer, replies=True)),
+        }
+        self._pumps |= pumps
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        self._pumps -= pumps
+        for one in (writer, far_writer):
+            one.transport.abort()
+        self._links.discard(link)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool) -> None:
+        while data := await source.read(65_536):
+            if replies and self.cutting:
+                return
+            sink.write(data)
+            await sink.drain()
