@@ -222,6 +222,6 @@ async def test_unknown_fields_are_ignored(channel: grpc.aio.Channel, wire: Wire)
     """A newer client's fields do not disturb an older server."""
     await wire.report("A", exact(h("p"), 64))
     request = pb.LookupRouteRequest(tenant_id="team-a", model_id="m1", hash_scheme="vllm", prefix_hash=h("p"))
-    call: Any = channel.unary_unary(SERVICE + "LookupRoute", None, pb.LookupRouteResponse.FromString)  # type: ignore[arg-type]
+    call: Any = channel.unary_unary(SERVICE + "LookupRoute", None, pb.LookupRouteResponse.FromString)
     answer = await call(request.SerializeToString() + b"\xf8\x07\x01")  # field 127, a varint
     assert answer.reason_code == "PREFIX_MATCH"
