@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -13,14 +12,24 @@ from inference_cache.metrics import Metrics
 from inference_cache.rpc.health import Health
 from inference_cache.rpc.server import build_server
 from inference_cache.store.base import Store
+from inference_cache.store.connection import open_connection
 from inference_cache.store.model import ModelStore
+from inference_cache.store.redis import RedisStore
+from tests.rpc.serving import now_ms
 from tests.rpc.wire import Policies, Wire
+from tests.support.servers import Server
 
 
-@pytest.fixture(params=["model"])
-def store() -> Store:
-    """Return an empty store of each kind in turn, by the clock on the wall."""
-    return ModelStore(lambda: time.time_ns() // 1_000_000)
+@pytest.fixture(params=["model", "valkey"])
+async def store(request: pytest.FixtureRequest, key_prefix: str) -> AsyncIterator[Store]:
+    """Yield an empty store of each kind in turn, by the clock on the wall."""
+    if request.param == "model":
+        yield ModelStore(now_ms)
+        return
+    server: Server = request.getfixturevalue(request.param)
+    store = RedisStore(await open_connection(server.url), key_prefix=key_prefix)
+    yield store
+    await store.close()
 
 
 @pytest.fixture
