@@ -102,17 +102,21 @@ class StoreWatch:
         self._connection = connection
         self._metrics = metrics
         self._on_change = on_change
-        self._answers: bool | None = None
+        self._answers = False
+        self._told: bool | None = None
 
     @property
     def answers(self) -> bool:
         """Whether the store answered when last asked."""
-        return self._answers is True
+        return self._answers
 
     async def run(self) -> None:
         """Look for ever, about once a second."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                logger.exception("store_watch_failed")
             await asyncio.sleep(_PING_PERIOD_S)
 
     async def look(self) -> None:
@@ -123,10 +127,12 @@ class StoreWatch:
         self._metrics.store_clock(self._connection.clock.offset_ms / 1000)
         if self._connection.eviction_policy is not None:
             self._metrics.store_policy(self._connection.eviction_policy == _NO_EVICTION)
-        if answers is not self._answers:
-            self._answers = answers
+        if answers is not self._told:
             event(logger, logging.INFO if answers else logging.WARNING, "store_state", up=answers, reason=reason or "")
+            self._answers = False  # until those who are told are ready too
             await self._on_change(answers)
+            self._told = answers
+        self._answers = answers
 
     async def _ask(self) -> str | None:
         try:
@@ -136,7 +142,4 @@ class StoreWatch:
             return error.reason
         except TimeoutError:
             return "timeout"
-        except Exception as error:
-            logger.exception("store_watch_failed")
-            return type(error).__name__
         return None

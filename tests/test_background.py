@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from inference_cache.background import StoreWatch, Sweeper
+from inference_cache.domain.models import Batch, Expired, ModelKey, Partition
+from inference_cache.domain.policy import DefaultPolicies, Policy
+from inference_cache.errors import StoreError, StoreUnavailable
+from inference_cache.metrics import Metrics
+from inference_cache.store.connection import Connection, open_connection
+from inference_cache.store.model import ModelStore
+from tests.support.servers import Server
+
+MODEL = ModelKey("tenant", "model")
+TTL_MS = 1000
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"inferencecache_{name}", labels)
+
+
+class Broken(ModelStore):
+    """A store whose sweep fails."""
+
+    def __init__(self, error: Exception, tried: asyncio.Semaphore) -> None:
+        super().__init__(lambda: 0)
+        self._error = error
+        self._tried = tried
+
+    async def expire(self, expired_at: Callable[[str], int]) -> Expired:  # noqa: ARG002 - the interface's
+        self._tried.release()
+        raise self._error
+
+
+class Partial(ModelStore):
+    """A store of which one node does not answer."""
+
+    async def expire(self, expired_at: Callable[[str], int]) -> Expired:
+        found = await super().expire(expired_at)
+        found.failed = 1
+        return found
+
+
+def sweeper(store: ModelStore, metrics: Metrics, *, certain: bool = True) -> Sweeper:
+    policies = DefaultPolicies(Policy(ttl_ms=TTL_MS))
+    return Sweeper(store, policies, metrics, period_ms=1, clock_is_certain=lambda: certain)
+
+
+async def filled(store: ModelStore, reported_ms: int) -> ModelStore:
+    batch = Batch(Partition("vllm"), b"a" * 8 + b"b" * 8, tiers=((0, 1),), counts=((0, 16, 16),))
+    await store.ingest(MODEL, "pod", [batch], reported_ms=reported_ms, ttl_ms=TTL_MS)
+    return store
+
+
+async def test_sweep_removes_by_the_tenants_ttl_and_shows_what_is_left() -> None:
+    """What is older than the TTL goes and is counted, what is younger stays and is on the gauge."""
+    now_ms = 5000
+    store, metrics = await filled(ModelStore(lambda: now_ms), 4001), Metrics()
+    await sweeper(store, metrics).sweep()
+    assert value(metrics, "index_entries", model="model") == 2
+    now_ms = 5001
+    await sweeper(store, metrics).sweep()
+    assert value(metrics, "index_entries", model="model") == 0
+    assert value(metrics, "index_evictions_total", algorithm="lru", reason="ttl") == 2
+    assert value(metrics, "index_sweeps_total", result="ok") == 2
+
+
+async def test_nothing_is_swept_while_the_clock_is_uncertain() -> None:
+    """A server that does not know the shared time must not remove what may be alive."""
+    store, metrics = await filled(ModelStore(lambda: 10_000), 1), Metrics()
+    await sweeper(store, metrics, certain=False).sweep()
+    assert (await store.state(MODEL)).total_prefixes == 2
+    assert value(metrics, "index_sweeps_total", result="clock_uncertain") == 1
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreError("odd"), ZeroDivisionError()])
+async def test_failing_sweep_is_counted_and_the_next_one_comes(error: Exception) -> None:
+    """Neither a Redis that is away nor a bug of ours ends sweeping for good."""
+    metrics, tried = Metrics(), asyncio.Semaphore(0)
+    task = asyncio.create_task(sweeper(Broken(error, tried), metrics).run())
+    for _ in range(3):
+        await tried.acquire()
+    task.cancel()
+    assert value(metrics, "index_sweeps_total", result="failed") == 3
+
+
+async def test_partial_sweep_says_so_and_keeps_gauges_of_models_it_did_not_see() -> None:
+    """A node that does not answer must not make its models look empty."""
+    metrics = Metrics()
+    await sweeper(await filled(ModelStore(lambda: 5000), 4900), metrics).sweep()
+    await sweeper(Partial(lambda: 5000), metrics).sweep()
+    assert value(metrics, "index_sweeps_total", result="partial") == 1
+    assert value(metrics, "index_entries", model="model") == 2
+
+
+async def watched(connection: Connection, metrics: Metrics) -> tuple[StoreWatch, list[bool]]:
+    told: list[bool] = []
+
+    async def on_change(answers: bool) -> None:
+        told.append(answers)
+
+    return StoreWatch(connection, metrics, on_change), told
+
+
+async def test_watch_tells_each_change_once(own_valkey: Server) -> None:
+    """Health hears when Redis goes and when it comes back, not at every look in between."""
+    metrics = Metrics()
+    connection = await open_connection(own_valkey.url)
+    try:
+        watch, told = await watched(connection, metrics)
+        assert not watch.answers
+        await watch.look()
+        await watch.look()
+        assert (told, watch.answers, value(metrics, "store_up")) == ([True], True, 1)
+        assert value(metrics, "store_noeviction") == 1
+        own_valkey.kill()
+        await watch.look()
+        await watch.look()
+        assert (told, watch.answers, value(metrics, "store_up")) == ([True, False], False, 0)
+        own_valkey.start()
+        while not watch.answers:
+            await watch.look()
+        assert told == [True, False, True]
+    finally:
+        await connection.close()
+
+
+async def test_error_of_a_listener_does_not_end_the_watch(own_valkey: Server) -> None:
+    """Whoever is told and fails is told again, and Redis stays watched."""
+    tried = asyncio.Semaphore(0)
+
+    async def on_change(_answers: bool) -> None:
+        tried.release()
+        raise ZeroDivisionError
+
+    connection = await open_connection(own_valkey.url)
+    try:
+        watch = StoreWatch(connection, Metrics(), on_change)
+        task = asyncio.create_task(watch.run())
+        await tried.acquire()
+        await tried.acquire()
+        task.cancel()
+    finally:
+        await connection.close()
+
+
+async def test_frozen_redis_counts_as_away(own_valkey: Server) -> None:
+    """A Redis that accepts and never answers does not leave the server ready."""
+    connection = await open_connection(own_valkey.url)
+    try:
+        watch, told = await watched(connection, Metrics())
+        await watch.look()
+        own_valkey.pause()
+        await watch.look()
+        assert told == [True, False]
+    finally:
+        own_valkey.resume()
+        await connection.close()
