@@ -86,7 +86,7 @@ for k = 1, n do
     touched[#touched + 1] = tenant_key(tenant)
   end
 end
-for i = 1, #touched, 4000 do call('EXISTS', unpack(touched, i, min(i + 3999, #touched))) end
+call('EXISTS', root .. ':absent') -- refuses the whole call while the slot moves, see lib/keys.lua
 
 local changed = 0
 for k = 1, n do

@@ -78,16 +78,10 @@ local function drop_fenced(T, slot, partitions)
   return removed, rebuild, more
 end
 
+refuse_while_moving(M.root)
 local T = read_totals(M)
 local slot = slot_of(M, replica)
 local partitions = slot and call('HKEYS', slot_key(M.root, slot)) or {}
-local touched = writer_keys(M, slot or 0)
-for _, partition in ipairs(partitions) do
-  with_partition(touched, partition_keys(M.root, partition), slot)
-  touched[#touched + 1], touched[#touched + 2] = scope_keys(M.root, scheme_of(partition))
-end
-touch(touched)
-
 local reply
 local dropped = drop_stats()
 if not slot then

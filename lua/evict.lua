@@ -85,21 +85,12 @@ local function evict_from(partition, slot, fields, fence)
   return removal
 end
 
-local function touch_all(slot, partitions)
-  local keys_touched = writer_keys(M, slot)
-  for _, partition in ipairs(partitions) do
-    with_partition(keys_touched, partition_keys(M.root, partition), slot)
-    keys_touched[#keys_touched + 1], keys_touched[#keys_touched + 2] = scope_keys(M.root, scheme_of(partition))
-  end
-  touch(keys_touched)
-end
-
+refuse_while_moving(M.root)
 local T = read_totals(M)
 local slot = slot_of(M, replica)
 local removed, rebuild, next_cursor = 0, {}, ''
 if slot and size > 0 then
   local partitions = matching_partitions(slot)
-  touch_all(slot, partitions)
   local fields, fence = {}, fence_of_each()
   for k = 1, size do fields[k] = sub(keys, k * 8 - 7, k * 8) end
   for k, partition in ipairs(partitions) do

@@ -43,10 +43,6 @@ local function expire_slot(T, slot, partition)
     return 0, false
   end
   local P = partition_keys(M.root, partition)
-  local touched = writer_keys(M, slot)
-  with_partition(touched, P, slot)
-  touched[#touched + 1], touched[#touched + 2] = scope_keys(M.root, scheme_of(partition))
-  touch(touched)
   local removal = open_removal(M, partition, slot)
   local more = drop_oldest(removal, expired_at, MAX_SEGMENTS)
   keep_rebuild(partition, removal)
@@ -87,8 +83,8 @@ local function expire_rows(T)
   return removed
 end
 
+refuse_while_moving(M.root)
 local T = read_totals(M)
-touch(writer_keys(M, 0))
 local scan_rows = cursor ~= '' and T.stats_due and T.stats_due <= expired_at
 if not scan_rows then cursor = '' end
 local rows = expire_rows(T)

@@ -19,6 +19,7 @@ local M = model_keys(KEYS[1])
 local slot, now_us = tonumber(ARGV[1]), tonumber(ARGV[2])
 local MAX_SEGMENTS = 64
 
+refuse_while_moving(M.root)
 local T = read_totals(M)
 local freed, more, rebuild = 0, false, {}
 if call('SISMEMBER', M.retired, slot) == 1 then

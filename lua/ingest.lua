@@ -214,19 +214,20 @@ local function write_segments(groups, slot)
   return rebuild
 end
 
-local function renew_keys(keys_touched, slot)
+local function renew_keys(slot)
   if call('PTTL', P.held .. slot) > key_ttl_ms * 7 / 8 then return end
-  for _, key in ipairs(keys_touched) do call('PEXPIRE', key, key_ttl_ms) end
+  local serving, count = scope_keys(M.root, scheme_of(partition))
+  local renewed = {
+    M.totals, M.replicas, M.slots, M.stats, M.partitions, M.oldest, M.retired, slot_key(M.root, slot), serving, count,
+    P.blocks, P.segments, P.hashes, P.counts, P.held .. slot,
+  }
+  for _, key in ipairs(renewed) do call('PEXPIRE', key, key_ttl_ms) end
 end
 
+refuse_while_moving(M.root)
 local T = read_totals(M)
 local slot = slot_of(M, replica)
 local scheme = scheme_of(partition)
-local touched = writer_keys(M, slot or T.slot + 1)
-touched[#touched + 1], touched[#touched + 2] = scope_keys(M.root, scheme)
-with_partition(touched, P, slot or T.slot + 1)
-touch(touched)
-
 local groups = group(find_places())
 slot = slot or adopt(M, T, replica)
 for _, g in ipairs(groups) do
@@ -250,7 +251,7 @@ settle_oldest(M, partition, slot)
 add_to_totals(T, partition, prefixes, holdings)
 T.newest = max(T.newest, reported_ms)
 write_totals(M, T, now_us)
-renew_keys(touched, slot)
+renew_keys(slot)
 local reply = { 'OK', holdings, prefixes, #rebuild }
 for _, segment in ipairs(rebuild) do reply[#reply + 1] = segment end
 return push_state(reply, M, T)

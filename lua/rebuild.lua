@@ -171,6 +171,7 @@ local function rebuild(segment, r, hashes)
   end
 end
 
+refuse_while_moving(M.root)
 local seen, budget = 0, MAX_SEGMENT_BLOCKS
 for p = 1, #wanted, 4 do
   local segment = sub(wanted, p, p + 3)
@@ -178,9 +179,6 @@ for p = 1, #wanted, 4 do
   if r and hashes and needs_rebuild(r) then
     budget = budget - (head_of(r))
     if budget < 0 and seen > 0 then break end
-    local touched = { M.totals, P.blocks, P.segments, P.hashes, P.counts, M.partitions }
-    for _, slot in ipairs(slots_in(r)) do touched[#touched + 1] = P.held .. slot end
-    touch(touched)
     rebuild(segment, r, hashes)
   end
   seen = seen + 1

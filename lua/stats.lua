@@ -23,8 +23,8 @@ local M = model_keys(KEYS[1])
 local replica, alive_ms, row = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key_ttl_ms, now_us = tonumber(ARGV[4]), tonumber(ARGV[5])
 
+refuse_while_moving(M.root)
 local T = read_totals(M)
-touch({ M.totals, M.stats, M.oldest, M.retired })
 if row == '' then
   local stored = call('HGET', M.stats, replica)
   if not stored then

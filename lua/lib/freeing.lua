@@ -6,19 +6,10 @@
 --- @include removal
 -- Taking a retired slot's holdings out of the segments, a bounded number of segments a call.
 
-local function touch_retired(M, slot, partitions)
-  local touched = writer_keys(M, slot)
-  for _, partition in ipairs(partitions) do
-    with_partition(touched, partition_keys(M.root, partition), slot)
-  end
-  touch(touched)
-end
-
 -- Returns the holdings freed and whether more are left.
 local function free_slot(M, T, slot, limit, rebuild)
   local holdings_key = slot_key(M.root, slot)
   local partitions = call('HKEYS', holdings_key)
-  touch_retired(M, slot, partitions)
   local freed = 0
   for _, partition in ipairs(partitions) do
     local removal = open_removal(M, partition, slot)

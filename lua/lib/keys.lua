@@ -44,21 +44,9 @@ local function scope_keys(root, scheme)
   return s .. ':serving', s .. ':count'
 end
 
--- Touch every key before the first write: while a Cluster slot moves key by key, one missing
--- key refuses the whole call here instead of half-way through it.
-local function touch(keys)
-  for i = 1, #keys, 4000 do
-    call('EXISTS', unpack(keys, i, min(i + 3999, #keys)))
-  end
-end
-
-local function with_partition(keys, P, slot)
-  local n = #keys
-  keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = P.blocks, P.segments, P.hashes, P.counts
-  keys[n + 5] = P.held .. slot
-end
-
--- Every key that a writing call about one slot may touch, but for its partitions'.
-local function writer_keys(M, slot)
-  return { M.totals, M.replicas, M.slots, M.stats, M.partitions, M.oldest, M.retired, slot_key(M.root, slot) }
+-- Called before the first write. While a Cluster slot moves key by key, asking for a key that is not here is refused, so
+-- asking for one that never exists refuses the whole call now instead of half-way, when a key is found missing that
+-- has moved or that this very call has emptied.
+local function refuse_while_moving(root)
+  call('EXISTS', root .. ':absent')
 end

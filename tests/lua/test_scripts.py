@@ -73,11 +73,14 @@ def test_scripts_derive_the_keys_that_python_names(valkey: Server) -> None:
     keys = Keys("pre:fix")
     model, partition = ModelKey("te{n}ant", "mo/d:el"), Partition("s%", "a")
     include = "".join((directory() / "lib" / f"{lib}.lua").read_text() for lib in ("prelude", "keys"))
-    probe = include + """
+    probe = (
+        include
+        + """
         local M, P = model_keys(KEYS[1]), partition_keys(model_root(KEYS[1]), ARGV[1])
         local serving, count = scope_keys(M.root, scheme_of(ARGV[1]))
         return { M.root, M.totals, M.slots, P.blocks, P.held .. 7, slot_key(M.root, 7), serving, count }
     """
+    )
     got = valkey.ask("EVAL", probe, 1, keys.totals(model), keys.partition(partition))
     root = f"pre:fix:1:{{{keys.tag(model)}}}"
     part = f"{root}:P:{keys.partition(partition)}"
@@ -114,9 +117,9 @@ def test_a_fragment_is_included_once() -> None:
 def test_a_contract_block_is_demanded_and_read_in_order() -> None:
     """A command without a block, or with a gap in its numbers, is refused by name."""
     assert parse_contract("x", EMPTY_BLOCK).keys == ("totals",)
-    with pytest.raises(ConfigError, match="x.lua has no contract block"):
+    with pytest.raises(ConfigError, match=r"x\.lua has no contract block"):
         parse_contract("x", "return 1")
-    with pytest.raises(ConfigError, match=r"x.lua: KEYS\[2\] is out of order"):
+    with pytest.raises(ConfigError, match=r"x\.lua: KEYS\[2\] is out of order"):
         parse_contract("x", EMPTY_BLOCK.replace("1 totals", "2 totals"))
 
 

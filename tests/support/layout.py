@@ -44,7 +44,8 @@ def dump(nodes: Iterable[redis.Redis], prefix: str) -> dict[bytes, Any]:
             if kind == b"hash":
                 content[key] = node.hgetall(key)
             elif kind == b"zset":
-                content[key] = dict(node.zrange(key, 0, -1, withscores=True))
+                scored: Any = node.zrange(key, 0, -1, withscores=True)
+                content[key] = dict(scored)
             elif kind == b"set":
                 content[key] = node.smembers(key)
             else:
@@ -57,7 +58,7 @@ def check_layout(nodes: Iterable[redis.Redis], prefix: str) -> None:
     content = dump(nodes, prefix)
     roots = {key[: -len(b":totals")] for key in content if key.endswith(b":totals")}
     catalog_root = f"{prefix}:1:{{catalog}}".encode()
-    models = defaultdict(dict)
+    models: dict[bytes, dict[bytes, Any]] = defaultdict(dict)
     for key, value in content.items():
         if key.startswith(catalog_root):
             continue
@@ -147,7 +148,8 @@ def _check_record(
 
 def _check_sums(root: bytes, keys: dict[bytes, Any], expected: Expected, retired: set[bytes]) -> None:
     slots, totals = keys.get(b"slots", {}), keys[b"totals"]
-    oldest, scopes = {}, defaultdict(lambda: defaultdict(int))
+    oldest: dict[bytes, float] = {}
+    scopes: dict[bytes, dict[bytes, int]] = defaultdict(lambda: defaultdict(int))
     for slot, by_partition in expected.holdings.items():
         stored = {name: int(count) for name, count in keys.get(b"slot:" + slot, {}).items()}
         assert stored == dict(by_partition), f"{root!r}: slot {slot!r} counts {stored}, holds {dict(by_partition)}"

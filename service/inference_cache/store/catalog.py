@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference_cache.domain.models import ModelKey, Presence
-from inference_cache.store import replies
+from inference_cache.store import packing, replies
 from inference_cache.store.keys import Keys
+from inference_cache.store.packing import Entry
 from inference_cache.store.replies import Listed, ModelState
 from inference_cache.store.scripts import load
 from inference_cache.store.transport import Connection
@@ -23,6 +24,8 @@ from inference_cache.store.transport import Connection
 _KNOWN_FOR_S = 30.0
 _KNOWN_MODELS = 10_000
 _PAGE = 256
+_FIRST_LOOK = 8
+"""Models reported last, of all tenants: one of them is nearly always unexpired."""
 _MAX_PUT = 256
 
 
@@ -60,7 +63,8 @@ class Catalog:
 
     async def announce(self, model: ModelKey, key_ttl_ms: int) -> None:
         """Say that a model is about to be written, unless that is known: a server that dies before it
-        tells what it wrote leaves an entry that any sweeper verifies."""
+        tells what it wrote leaves an entry that any sweeper verifies.
+        """
         now = asyncio.get_running_loop().time()
         if self._known.get(model, 0.0) > now:
             return
@@ -89,18 +93,17 @@ class Catalog:
 
     async def presence(self, model: ModelKey, expired_at: Callable[[str], int]) -> Presence:
         """Tell what holds anything unexpired: the model, its tenant, anybody."""
-        own_cut = expired_at(model.tenant_id)
-        offset = 0
+        cut = expired_at(model.tenant_id)
+        tag, tenant = self._keys.tag(model), self._keys.tenant(model.tenant_id)
+        offset, limit = 0, _FIRST_LOOK
         while True:
-            of_model, of_tenant, listed = replies.read_presence(
-                await self._run("catalog_presence", self._keys.tag(model), self._keys.tenant(model.tenant_id),
-                                offset, _PAGE if offset else 8)
-            )
-            tenant = of_tenant is not None and of_tenant > own_cut
-            alive = tenant or any(newest > expired_at(entry.model.tenant_id) for newest, entry in listed)
-            if alive or len(listed) < (_PAGE if offset else 8):
-                return Presence(alive, tenant, of_model is not None and of_model > own_cut)
-            offset += len(listed)
+            reply = await self._run("catalog_presence", tag, tenant, offset, limit)
+            of_model, of_tenant, listed = replies.read_presence(reply)
+            of_tenant_alive = of_tenant is not None and of_tenant > cut
+            alive = of_tenant_alive or any(newest > expired_at(entry.model.tenant_id) for newest, entry in listed)
+            if alive or len(listed) < limit:
+                return Presence(alive, of_tenant_alive, of_model is not None and of_model > cut)
+            offset, limit = offset + len(listed), _PAGE
 
     async def listing(self) -> list[Listed]:
         """Return every model, the most urgent first."""
@@ -158,13 +161,16 @@ class Catalog:
                 told.set_result(None)
 
     def _entry(self, word: _Word) -> list[bytes | int | str]:
-        newest = word.state.newest_ms if word.state else 0
+        state = word.state
+        entry = Entry(word.model)
+        if state is not None:
+            entry = Entry(word.model, state.prefixes, state.holdings, state.rows, state.newest_ms)
         return [
             self._keys.tag(word.model),
             self._keys.tenant(word.model.tenant_id),
             word.version,
             word.kind,
-            newest,
+            entry.newest_ms,
             word.due_ms,
-            replies.pack_entry(word.model, word.state),
+            packing.pack_entry(entry),
         ]

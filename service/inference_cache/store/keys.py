@@ -2,9 +2,9 @@
 
 All keys of one (tenant, model) share a hash tag, hence a slot of a Cluster: one atomic script, one round
 trip. That makes a model the unit of sharding and the most that can become a hot spot. Ids are arbitrary
-text, so they are escaped: nothing an id contains can end the tag, look like a separator or meet another id. Scripts get the
-``totals`` key of a model and derive the others by ``lua/lib/keys.lua``, which mirrors this module; a
-test compares the two.
+text, so they are escaped: nothing an id contains can end the tag, look like a separator or meet another id.
+Scripts get the ``totals`` key of a model and derive the others by ``lua/lib/keys.lua``, which mirrors this
+module; a test compares the two.
 """
 
 from __future__ import annotations

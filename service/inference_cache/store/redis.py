@@ -27,7 +27,7 @@ from inference_cache.domain.models import (
 )
 from inference_cache.domain.policy import DEFAULT_TTL_MS
 from inference_cache.errors import StoreError, StoreUnavailable, WalkTooLong
-from inference_cache.store import replies
+from inference_cache.store import packing, replies
 from inference_cache.store.catalog import Catalog
 from inference_cache.store.keys import Keys
 from inference_cache.store.replies import Listed, ModelState, Removed
@@ -81,8 +81,9 @@ class RedisStore:
         going: dict[str, Run] = {}
         while True:
             walk = replies.read_walk(
-                await self._run("lookup_chain", model, name, keys[walked * KEY_BYTES :], expired_at_ms,
-                                len(going), *going)
+                await self._run(
+                    "lookup_chain", model, name, keys[walked * KEY_BYTES :], expired_at_ms, len(going), *going
+                )
             )
             runs = [_continued(going.pop(run.replica_id, None), run, walked) for run in walk.runs]
             ended += going.values()
@@ -100,9 +101,7 @@ class RedisStore:
     ) -> ExactEvidence:
         """Look one block up."""
         name = self._keys.partition(partition)
-        return replies.read_exact(
-            await self._run("lookup_exact", model, name, key, expired_at_ms, int(want_warm))
-        )
+        return replies.read_exact(await self._run("lookup_exact", model, name, key, expired_at_ms, int(want_warm)))
 
     async def ingest(
         self,
@@ -129,7 +128,7 @@ class RedisStore:
                 state, holdings, prefixes = stored.state, holdings + stored.holdings, prefixes + stored.prefixes
                 await self._rebuild(model, self._keys.partition(batch.partition).encode(), stored.rebuild)
             if stats is not None:
-                row = replies.pack_stats(stats)
+                row = packing.pack_stats(stats)
                 reply = await self._run("stats", model, replica_id, stats.alive_ms, row, expiry, self._us())
                 state = replies.read_stats(reply)[1]
         finally:
@@ -223,9 +222,9 @@ class RedisStore:
             reported_ms,
             batch.keys,
             batch.after,
-            replies.pack_tiers(batch.tiers),
-            replies.pack_counts(batch.counts),
-            replies.pack_breaks(batch.breaks),
+            packing.pack_tiers(batch.tiers),
+            packing.pack_counts(batch.counts),
+            packing.pack_breaks(batch.breaks),
         )
 
     async def _after(self, model: ModelKey, step: Removed) -> None:
@@ -303,4 +302,4 @@ def _slices(removal: Removal) -> Iterable[tuple[bytes, bytes]]:
                 fences = [(0, fence_ms)]
             elif at < stop:
                 fences.append((at - start, fence_ms))
-        yield removal.keys[start * KEY_BYTES : stop * KEY_BYTES], replies.pack_fences(fences)
+        yield removal.keys[start * KEY_BYTES : stop * KEY_BYTES], packing.pack_fences(fences)

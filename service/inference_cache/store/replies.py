@@ -1,4 +1,4 @@
-"""What goes to the scripts and what comes back, as bytes: one table for both directions.
+"""What comes back from the scripts: the one table that decodes replies.
 
 Replies begin with a status word, then fields in the order that the script's contract block gives.
 """
@@ -7,81 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from struct import Struct, error
 from typing import Any
 
-from inference_cache.domain.models import (
-    ChainEvidence,
-    ExactEvidence,
-    Holder,
-    ModelKey,
-    ReplicaStats,
-    Run,
-)
-from inference_cache.errors import StoreCorrupt
+from inference_cache.domain.models import ChainEvidence, ExactEvidence, Holder, ReplicaStats, Run
+from inference_cache.store.packing import Entry, corrupt, unpack_entry, unpack_stats
 
 STATUS_WORDS = frozenset({b"OK", b"MORE", b"HIT", b"MISS", b"RETIRED", b"ABSENT"})
 """Every status word; a test looks for others in the scripts."""
-
-NO_FENCE = 2**48 - 1
-"""Fence of a removal without one: the largest time that a segment can hold."""
-
-_ROW = Struct(">QQddqqq")
-_TIER_RUN = Struct(">HB")
-_COUNT_RUN = Struct(">Hii")
-_FENCE_RUN = Struct(">HHI")
-_BREAK = Struct(">H")
-_ENTRY = Struct(">QQQQI")
-
-
-def pack_stats(stats: ReplicaStats) -> bytes:
-    """Return a statistics row; scripts only ever touch its first two fields, ``alive_ms`` and ``reported_ms``."""
-    fixed = _ROW.pack(
-        stats.alive_ms,
-        stats.reported_ms,
-        stats.hit_rate,
-        stats.pressure,
-        stats.cache_memory_bytes,
-        stats.t2_hit_tokens,
-        stats.t2_query_tokens,
-    )
-    return fixed + stats.client_version.encode()
-
-
-def unpack_stats(row: bytes) -> ReplicaStats | None:
-    """Return the statistics of a row, ``None`` for an empty one."""
-    if not row:
-        return None
-    try:
-        alive, reported, hit_rate, pressure, memory, hits, queries = _ROW.unpack_from(row)
-    except error as err:
-        raise _corrupt("statistics row") from err
-    version = row[_ROW.size :].decode(errors="replace")
-    return ReplicaStats(hit_rate, pressure, memory, hits, queries, version, reported, alive)
-
-
-def pack_tiers(runs: Iterable[tuple[int, int]]) -> bytes:
-    """Return ``(start, tier)`` runs as scripts read them."""
-    return b"".join(_TIER_RUN.pack(start, tier) for start, tier in runs)
-
-
-def pack_counts(runs: Iterable[tuple[int, int, int]]) -> bytes:
-    """Return ``(start, first, step)`` runs as scripts read them."""
-    return b"".join(_COUNT_RUN.pack(start, first, step) for start, first, step in runs)
-
-
-def pack_breaks(breaks: Iterable[int]) -> bytes:
-    """Return indexes as scripts read them."""
-    return b"".join(map(_BREAK.pack, breaks))
-
-
-def pack_fences(runs: Iterable[tuple[int, int | None]]) -> bytes:
-    """Return ``(start, fence)`` runs as scripts read them: 16 bits, then 48."""
-    out = []
-    for start, fence_ms in runs:
-        fence = NO_FENCE if fence_ms is None else fence_ms
-        out.append(_FENCE_RUN.pack(start, fence >> 32, fence & 0xFFFFFFFF))
-    return b"".join(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +101,7 @@ def read_free(reply: Any) -> Removed:
 def read_expire(reply: Any) -> Removed:
     """Decode the reply of ``expire``."""
     status = _expect(reply, b"OK", b"MORE")
-    return Removed(
-        reply[2], _pairs(reply, 4), _state(reply), more=status == b"MORE", cursor=reply[1], rows=reply[3]
-    )
+    return Removed(reply[2], _pairs(reply, 4), _state(reply), more=status == b"MORE", cursor=reply[1], rows=reply[3])
 
 
 def read_rebuild(reply: Any) -> tuple[int, tuple[bytes, ...]]:
@@ -235,36 +165,6 @@ def read_exact(reply: Any) -> ExactEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What the catalog knows of a model."""
-
-    model: ModelKey
-    prefixes: int
-    holdings: int
-    rows: int
-    newest_ms: int
-
-
-def pack_entry(model: ModelKey, state: ModelState | None) -> bytes:
-    """Return a catalog entry; ``None`` stands for a model about to be written."""
-    tenant = model.tenant_id.encode()
-    numbers = (state.prefixes, state.holdings, state.rows, state.newest_ms) if state else (0, 0, 0, 0)
-    return _ENTRY.pack(*(max(0, n) for n in numbers), len(tenant)) + tenant + model.model_id.encode()
-
-
-def unpack_entry(payload: bytes) -> Entry | None:
-    """Return the entry of a payload, ``None`` for the empty one of a model that vanished meanwhile."""
-    if not payload:
-        return None
-    try:
-        prefixes, holdings, rows, newest, width = _ENTRY.unpack_from(payload)
-    except error as err:
-        raise _corrupt("catalog entry") from err
-    names = payload[_ENTRY.size :]
-    return Entry(ModelKey(names[:width].decode(), names[width:].decode()), prefixes, holdings, rows, newest)
-
-
-@dataclass(frozen=True, slots=True)
 class Listed:
     """A model that the catalog lists: when it is due, and the version of what it says."""
 
@@ -310,8 +210,4 @@ def _expect(reply: Any, *words: bytes) -> bytes:
     if isinstance(reply, list) and reply and reply[0] in words:
         status: bytes = reply[0]
         return status
-    raise _corrupt("script reply")
-
-
-def _corrupt(what: str) -> StoreCorrupt:
-    return StoreCorrupt(f"a {what} that this version does not know")
+    raise corrupt("script reply")

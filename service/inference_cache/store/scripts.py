@@ -1,7 +1,7 @@
 """Loads the Lua commands: expands their includes, reads their contract blocks, knows their digests.
 
-A command is one file ``lua/<verb>.lua``: a ``#!lua`` line with its flags, a contract block, includes, then the body. A line
-``--- @include NAME`` is replaced by ``lua/lib/NAME.lua``, depth first, each fragment once. Redis
+A command is one file ``lua/<verb>.lua``: a ``#!lua`` line with its flags, a contract block, includes, then the
+body. A line ``--- @include NAME`` is replaced by ``lua/lib/NAME.lua``, depth first, each fragment once. Redis
 reports errors by line of the expanded text; :meth:`Script.locate` turns them back into file and line.
 """
 

@@ -1,0 +1,108 @@
+"""Binary fields that Python writes and reads: statistics rows, catalog entries, columns of batches and removals.
+
+Scripts take the columns apart and touch the first fields of a statistics row; the rest is opaque to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct, error
+
+from inference_cache.domain.models import ModelKey, ReplicaStats
+from inference_cache.errors import StoreCorrupt
+
+NO_FENCE = 2**48 - 1
+"""Fence of a removal without one: the largest time that a segment can hold."""
+
+_ROW = Struct(">QQddqqq")
+_TIER_RUN = Struct(">HB")
+_COUNT_RUN = Struct(">Hii")
+_FENCE_RUN = Struct(">HHI")
+_BREAK = Struct(">H")
+_ENTRY = Struct(">QQQQI")
+
+
+def pack_stats(stats: ReplicaStats) -> bytes:
+    """Return a statistics row; scripts only ever touch its first two fields, ``alive_ms`` and ``reported_ms``."""
+    fixed = _ROW.pack(
+        stats.alive_ms,
+        stats.reported_ms,
+        stats.hit_rate,
+        stats.pressure,
+        stats.cache_memory_bytes,
+        stats.t2_hit_tokens,
+        stats.t2_query_tokens,
+    )
+    return fixed + stats.client_version.encode()
+
+
+def unpack_stats(row: bytes) -> ReplicaStats | None:
+    """Return the statistics of a row, ``None`` for an empty one."""
+    if not row:
+        return None
+    try:
+        alive, reported, hit_rate, pressure, memory, hits, queries = _ROW.unpack_from(row)
+    except error as err:
+        raise corrupt("statistics row") from err
+    version = row[_ROW.size :].decode(errors="replace")
+    return ReplicaStats(hit_rate, pressure, memory, hits, queries, version, reported, alive)
+
+
+def pack_tiers(runs: Iterable[tuple[int, int]]) -> bytes:
+    """Return ``(start, tier)`` runs as scripts read them."""
+    return b"".join(_TIER_RUN.pack(start, tier) for start, tier in runs)
+
+
+def pack_counts(runs: Iterable[tuple[int, int, int]]) -> bytes:
+    """Return ``(start, first, step)`` runs as scripts read them."""
+    return b"".join(_COUNT_RUN.pack(start, first, step) for start, first, step in runs)
+
+
+def pack_breaks(breaks: Iterable[int]) -> bytes:
+    """Return indexes as scripts read them."""
+    return b"".join(map(_BREAK.pack, breaks))
+
+
+def pack_fences(runs: Iterable[tuple[int, int | None]]) -> bytes:
+    """Return ``(start, fence)`` runs as scripts read them: 16 bits, then 48."""
+    out = []
+    for start, fence_ms in runs:
+        fence = NO_FENCE if fence_ms is None else fence_ms
+        out.append(_FENCE_RUN.pack(start, fence >> 32, fence & 0xFFFFFFFF))
+    return b"".join(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the catalog knows of a model."""
+
+    model: ModelKey
+    prefixes: int = 0
+    holdings: int = 0
+    rows: int = 0
+    newest_ms: int = 0
+
+
+def pack_entry(entry: Entry) -> bytes:
+    """Return a catalog entry's payload."""
+    tenant = entry.model.tenant_id.encode()
+    numbers = (max(0, n) for n in (entry.prefixes, entry.holdings, entry.rows, entry.newest_ms))
+    return _ENTRY.pack(*numbers, len(tenant)) + tenant + entry.model.model_id.encode()
+
+
+def unpack_entry(payload: bytes) -> Entry | None:
+    """Return the entry of a payload, ``None`` for the empty one of a model that vanished meanwhile."""
+    if not payload:
+        return None
+    try:
+        prefixes, holdings, rows, newest, width = _ENTRY.unpack_from(payload)
+    except error as err:
+        raise corrupt("catalog entry") from err
+    names = payload[_ENTRY.size :]
+    return Entry(ModelKey(names[:width].decode(), names[width:].decode()), prefixes, holdings, rows, newest)
+
+
+def corrupt(what: str) -> StoreCorrupt:
+    """Return the error for bytes that no version known here writes."""
+    return StoreCorrupt(f"a {what} that this version does not know")
