@@ -1,7 +1,7 @@
 """The catalog: which models hold something, and how recently it was reported.
 
-It lives in a slot of its own and is what answers UNKNOWN_TENANT and UNKNOWN_MODEL, finds models to sweep and adds up gauges.
-Every entry carries the version that a script on its model returned, and is written by compare-and-set, so
+It lives in a slot of its own and is what answers UNKNOWN_TENANT and UNKNOWN_MODEL, finds models to sweep and adds up
+gauges. Every entry carries the version that a script on its model returned, and is written by compare-and-set, so
 that a late "emptied" never hides a newer "appeared". Words that arrive while a write is under way share the next one.
 """
 
@@ -62,8 +62,9 @@ class Catalog:
         self._writer: asyncio.Task[None] | None = None
 
     async def announce(self, model: ModelKey, key_ttl_ms: int) -> None:
-        """Say that a model is about to be written, unless that is known: a server that dies before it
-        tells what it wrote leaves an entry that any sweeper verifies.
+        """Say that a model is about to be written, unless that is known.
+
+        A server that dies before it tells what it wrote so leaves an entry that any sweeper verifies.
         """
         now = asyncio.get_running_loop().time()
         if self._known.get(model, 0.0) > now:
