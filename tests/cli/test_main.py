@@ -34,7 +34,7 @@ def test_serve_help_names_every_setting_in_full() -> None:
         assert f"(default {item.default or 'empty'}" in words
 
 
-@pytest.mark.parametrize("command", ["serve", "lookup", "state"])
+@pytest.mark.parametrize("command", ["serve", "lookup", "state", "demo"])
 def test_help_has_an_example(command: str) -> None:
     """A person can copy a line that works."""
     assert f"  inference-cache {command}" in runner.invoke(build_app(), [command, "--help"]).output

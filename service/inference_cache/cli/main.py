@@ -7,7 +7,7 @@ import sys
 import typer
 
 import inference_cache
-from inference_cache.cli import lookup, serve, state
+from inference_cache.cli import demo, lookup, serve, state
 
 HELP = """Which engine replica holds a prompt's KV cache?
 
@@ -28,6 +28,7 @@ def build_app() -> typer.Typer:
     app.command("serve", epilog=serve.EPILOG)(serve.serve_command())
     app.command("lookup", epilog=lookup.EPILOG)(lookup.lookup)
     app.command("state", epilog=state.EPILOG)(state.state)
+    app.command("demo", epilog=demo.EPILOG)(demo.demo)
     app.command("version")(version)
     return app
 

@@ -33,7 +33,7 @@ def _serve(**given: str | bool | None) -> None:
         config = read_config(flags, os.environ)
     except ConfigError as error:
         fail(str(error), USAGE)
-    from inference_cache.app import run  # noqa: PLC0415 - gRPC is not needed to print the help
+    from inference_cache.app import run  # noqa: PLC0415 - no other command needs the server
 
     try:
         status = run(config)
