@@ -1,0 +1,1 @@
+"""Measuring a server: see `make bench`."""
