@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from inference_cache.errors import StoreCorrupt, StoreUnavailable
 from inference_cache.store.cluster import ClusterConnection
-from inference_cache.store.connection import open_connection
+from inference_cache.store.connection import Connection, open_connection
 from inference_cache.store.topology import Topology, slot_of
 from tests.support.scripts import COUNT, ECHO, EXISTS_THEN_COUNT, REACH
 from tests.support.servers import Cluster, Server, free_ports, valkey_binary, wait_until
@@ -116,11 +117,9 @@ async def test_reaching_for_another_slot_is_refused(
 
 async def test_a_dead_node_takes_only_its_own_slots(key_prefix: str) -> None:
     """A node that is gone fails the calls to its keys by name, and is used again when it is back."""
-    own = Cluster(valkey_binary())
-    for node in own.nodes:
-        node._command += ["--cluster-require-full-coverage", "no"]
-    own.start()
+    own = Cluster(valkey_binary(), settings={"cluster-require-full-coverage": "no"})
     try:
+        own.start()
         connection = await open_connection(own.url)
         keys = [f"{{{key_prefix}-{number}}}".encode() for number in range(30)]
         victim = own.nodes[0]
@@ -140,6 +139,41 @@ async def test_a_dead_node_takes_only_its_own_slots(key_prefix: str) -> None:
         await connection.close()
     finally:
         own.stop()
+
+
+async def test_a_promoted_replica_takes_over(key_prefix: str) -> None:
+    """When a primary is lost its replica gets the calls, although it has never seen a script."""
+    own = Cluster(valkey_binary(), settings={"cluster-node-timeout": "1000"})
+    try:
+        own.start()
+        keys = [f"{{{key_prefix}-{number}}}".encode() for number in range(30)]
+        victim = own.nodes[0]
+        key = next(key for key in keys if own.owner(key) is victim)
+        connection = await open_connection(own.url)
+        assert await connection.run(COUNT, key, []) == 1
+        replica = own.add_replica(victim)
+        assert victim.ask("WAIT", 1, 5000) == 1
+        victim.kill()
+        with pytest.raises(StoreUnavailable):
+            await connection.run(COUNT, key, [])
+        await asyncio.to_thread(
+            wait_until, lambda: b"role:master" in replica.ask("INFO", "replication"), "the replica to be promoted"
+        )
+        assert await _until_it_runs(connection, key) == 2
+        assert replica.ask("GET", key) == b"2"
+        await connection.close()
+    finally:
+        own.stop()
+
+
+async def _until_it_runs(connection: Connection, key: bytes) -> object:
+    """Call until the new topology is known; a call that fails has not run."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await connection.run(COUNT, key, [])
+            except StoreUnavailable:
+                await asyncio.sleep(0.05)
 
 
 async def test_one_living_node_is_enough_to_find_the_others(cluster: Cluster, key_prefix: str) -> None:

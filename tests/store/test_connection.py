@@ -15,6 +15,7 @@ import redis
 import trustme
 
 from inference_cache.errors import ConfigError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from inference_cache.store import watch
 from inference_cache.store.connection import Connection, Limits, open_connection
 from inference_cache.store.standalone import StandaloneConnection
 from tests.support.proxy import Proxy
@@ -36,8 +37,8 @@ async def opened(url: str, limits: Limits | None = None) -> AsyncIterator[Connec
 @asynccontextmanager
 async def serving(**settings: str) -> AsyncIterator[Server]:
     server = Server(valkey_binary(), settings={name.replace("_", "-"): value for name, value in settings.items()})
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()
@@ -262,8 +263,7 @@ async def test_a_loading_redis_is_loading() -> None:
             server.ask("SET", f"k{number}", os.urandom(100))
         server.ask("SAVE")
         server.kill()
-        server._command += ["--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"]
-        server.start()
+        server.start(key_load_delay="10000", loading_process_events_interval_bytes="1024")
         async with opened(server.url) as connection:
             assert await reason_of(connection) == "loading"
             with pytest.raises(StoreUnavailable):
@@ -292,6 +292,23 @@ def _reply_to_ping(server: Server) -> str:
         return str(server.ask("PING"))
     except redis.ResponseError as error:
         return str(error)
+
+
+async def test_what_is_watched_is_watched_all_the_time(
+    own_valkey: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any call, a Redis that goes, comes back or is reconfigured is noticed and told in the log."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(watch, "PERIOD_S", 0.01)
+    monkeypatch.setattr(watch, "_AWAY_PERIOD_S", 0.01)
+    async with opened(own_valkey.url) as connection:
+        own_valkey.kill()
+        await asyncio.to_thread(wait_until, lambda: "Redis went away" in caplog.text, "the loss to be noticed")
+        caplog.clear()
+        own_valkey.start(maxmemory_policy="volatile-ttl")
+        await asyncio.to_thread(wait_until, lambda: "Redis answers" in caplog.text, "the return to be noticed")
+        assert connection.eviction_policy == "volatile-ttl"
+        assert "volatile-ttl" in caplog.text
 
 
 async def test_a_policy_that_evicts_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -71,6 +71,11 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(_STEP_S)
 
 
+def _words(settings: Mapping[str, str]) -> list[str]:
+    """Return settings as a command line; Python's names have ``_`` where Redis has ``-``."""
+    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+
 class Server:
     """One server process on a Unix socket, and on a loopback port when asked for.
 
@@ -86,7 +91,6 @@ class Server:
         self.port = port
         self.log = self.directory / "log"
         self.log.touch()
-        self._command = [binary]
         directives = {
             "port": str(port),
             "bind": "127.0.0.1",
@@ -99,8 +103,7 @@ class Server:
             "maxmemory-policy": "noeviction",
             **(settings or {}),
         }
-        for name, value in directives.items():
-            self._command += [f"--{name}", value]
+        self._command = [binary, *_words(directives)]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -114,11 +117,14 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> Server:
-        """Start the process and return when it answers."""
+    def start(self, **settings: str) -> Server:
+        """Start the process and return when it answers; ``settings`` hold until the next start."""
         tied = [sys.executable, "-I", "-S", tether.__file__, "kernel", str(os.getpid()), str(int(signal.SIGKILL))]
         self._process = subprocess.Popen(
-            [*tied, *self._command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            [*tied, *self._command, *_words(settings)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             wait_until(self._answers, f"a server to start:\n{' '.join(self._command)}")
@@ -172,20 +178,24 @@ class Server:
 
 
 class Cluster:
-    """Primaries without replicas that share the slots evenly.
+    """Primaries that share the slots evenly, without replicas unless one is added.
 
     Args:
         binary: the program.
         size: number of nodes.
+        settings: further directives of every node.
     """
 
-    def __init__(self, binary: str, size: int = 3) -> None:
+    def __init__(self, binary: str, size: int = 3, settings: Mapping[str, str] | None = None) -> None:
         ports = free_ports(2 * size)
+        self._binary = binary
+        self._settings = {"cluster-enabled": "yes", **(settings or {})}
         self.nodes = [
-            Server(binary, port=port, settings={"cluster-enabled": "yes", "cluster-port": str(bus)})
+            Server(binary, port=port, settings={**self._settings, "cluster-port": str(bus)})
             for port, bus in zip(ports[:size], ports[size:], strict=True)
         ]
         self._buses = ports[size:]
+        self._replicas: list[Server] = []
 
     @property
     def url(self) -> str:
@@ -208,8 +218,26 @@ class Cluster:
         slots = node.ask("CLUSTER", "SLOTS")
         return len(slots) == len(self.nodes) and b"cluster_state:ok" in bytes(node.ask("CLUSTER", "INFO"))
 
+    def add_replica(self, primary: Server) -> Server:
+        """Add a replica of a node, in step with it; it is not among ``nodes`` but stops with them."""
+        port, bus = free_ports(2)
+        replica = Server(self._binary, port=port, settings={**self._settings, "cluster-port": str(bus)}).start()
+        self._replicas.append(replica)
+        replica.ask("CLUSTER", "MEET", "127.0.0.1", primary.port, self._buses[self.nodes.index(primary)])
+        known = _node_id(primary).encode()
+        wait_until(lambda: known in replica.ask("CLUSTER", "NODES"), "the replica to know its primary")
+        replica.ask("CLUSTER", "REPLICATE", known)
+        wait_until(lambda: b"master_link_status:up" in replica.ask("INFO", "replication"), "the replica to be in step")
+        wait_until(
+            lambda: all(_node_id(replica).encode() in node.ask("CLUSTER", "NODES") for node in self.nodes),
+            "all nodes to know the replica",
+        )
+        return replica
+
     def stop(self) -> None:
         """Stop all nodes."""
+        for replica in self._replicas:
+            replica.stop()
         for node in self.nodes:
             node.stop()
 

@@ -45,6 +45,7 @@ class ClusterConnection(Watched):
         self._topology = Topology([None] * SLOTS)
         self._version = 0
         self._learning: asyncio.Task[None] | None = None
+        self._suspected: Host | None = None
         self._learnt_at = -_SUSPICION_S
 
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
@@ -58,7 +59,7 @@ class ClusterConnection(Watched):
                 except MovedError as moved:
                     await self._follow(moved, node, version)
                 except (RedisConnectionError, ClusterDownError, TimeoutError, OSError):
-                    self._suspect()
+                    self._suspect(node.host)
                     raise
         raise StoreUnavailable(WORDS["MOVED"].detail, WORDS["MOVED"].reason)
 
@@ -110,8 +111,9 @@ class ClusterConnection(Watched):
         if self._topology.owner(moved.slot_id) != owner:
             self._topology = self._topology.with_owner(moved.slot_id, owner)
 
-    def _suspect(self) -> None:
+    def _suspect(self, host: Host | None) -> None:
         """Look in the background whether another node took over; not for every failing call anew."""
+        self._suspected = host
         if time.monotonic() - self._learnt_at > _SUSPICION_S:
             self._start_learning()
 
@@ -128,9 +130,10 @@ class ClusterConnection(Watched):
         return self._learning
 
     async def _ask_for_slots(self) -> None:
-        """Ask the nodes in turn, known ones first, until one tells the topology."""
+        """Ask the nodes in turn until one tells the topology: known ones first, the one that failed last."""
         failure: Exception = StoreUnavailable(WORDS["CLUSTERDOWN"].detail, WORDS["CLUSTERDOWN"].reason)
-        for host in dict.fromkeys((*self._nodes, *self._address.hosts)):
+        hosts = dict.fromkeys((*self._nodes, *self._address.hosts))
+        for host in sorted(hosts, key=lambda host: host == self._suspected):
             try:
                 reply = await self._node(host).call("CLUSTER", "SLOTS")
             except FAILURES as error:

@@ -86,6 +86,7 @@ async def start_embedded(directory: str | None = None) -> EmbeddedServer:
         ConfigError: the directory cannot be used, or another server uses it.
         StoreUnavailable: the server did not start; the message has its last words.
     """
+    binary = _binary()
     _remove_abandoned()
     scratch = Path(tempfile.mkdtemp(prefix=_PREFIX)) if directory is None else None
     home = scratch if scratch is not None else _own_directory(str(directory))
@@ -95,7 +96,9 @@ async def start_embedded(directory: str | None = None) -> EmbeddedServer:
         scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
         socket_path = scratch / _SOCKET
     # Not from a worker thread: the kernel's signal comes when the thread that forked ends.
-    process = _spawn(home, socket_path, lock, durable=directory is not None)
+    process = _spawn(
+        _command(binary, home, socket_path, durable=directory is not None), home, lock, durable=directory is not None
+    )
     server = EmbeddedServer(process, str(socket_path), lock, scratch)
     try:
         await _answering(process, socket_path, home / _LOG)
@@ -108,13 +111,13 @@ async def start_embedded(directory: str | None = None) -> EmbeddedServer:
     return server
 
 
-def _spawn(home: Path, socket_path: Path, lock: int, *, durable: bool) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], home: Path, lock: int, *, durable: bool) -> subprocess.Popen[bytes]:
     how = "kernel" if sys.platform == "linux" else "pipe"
     death_signal = signal.SIGTERM if durable else signal.SIGKILL
     tether = [sys.executable, "-I", "-S", str(_TETHER), how, str(os.getpid()), str(int(death_signal))]
     (home / _LOG).write_bytes(b"")
     return subprocess.Popen(  # noqa: S603 - our own argv
-        [*tether, *_command(home, socket_path, durable=durable)],
+        [*tether, *command],
         stdin=subprocess.PIPE if how == "pipe" else subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -123,11 +126,14 @@ def _spawn(home: Path, socket_path: Path, lock: int, *, durable: bool) -> subpro
     )
 
 
-def _command(home: Path, socket_path: Path, *, durable: bool) -> list[str]:
+def _binary() -> str:
     try:
-        binary = str(get_binary_path())
+        return str(get_binary_path())
     except ValkeyBinaryNotFoundError:
         raise ConfigError("no embedded Valkey for this platform; name a Redis with --redis-url (REDIS_URL)") from None
+
+
+def _command(binary: str, home: Path, socket_path: Path, *, durable: bool) -> list[str]:
     settings = {
         "port": "0",
         "unixsocket": str(socket_path),
