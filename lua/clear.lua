@@ -93,5 +93,5 @@ else
   reply = { more and 'MORE' or 'OK', removed, #rebuild / 2 }
   for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
 end
-if slot or dropped then write_totals(M, T, now_us) else T.rows = call('HLEN', M.stats) end
+if slot or dropped then write_totals(M, T, now_us) end
 return push_state(reply, M, T)

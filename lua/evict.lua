@@ -113,7 +113,6 @@ if slot and size > 0 then
     write_totals(M, T, now_us)
   end
 end
-if not T.rows then T.rows = call('HLEN', M.stats) end
 local reply = { 'OK', next_cursor, removed, #rebuild / 2 }
 for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
 return push_state(reply, M, T)

@@ -91,8 +91,6 @@ local rows = expire_rows(T)
 local removed, more = expire_holdings(T)
 if removed > 0 or rows > 0 or more or scan_rows then
   write_totals(M, T, now_us)
-else
-  T.rows = call('HLEN', M.stats)
 end
 local reply = { (more or cursor ~= '') and 'MORE' or 'OK', cursor, removed, rows, #rebuild / 2 }
 for _, value in ipairs(rebuild) do reply[#reply + 1] = value end

@@ -25,8 +25,6 @@ local freed, more, rebuild = 0, false, {}
 if call('SISMEMBER', M.retired, slot) == 1 then
   freed, more = free_slot(M, T, slot, MAX_SEGMENTS, rebuild)
   write_totals(M, T, now_us)
-else
-  T.rows = call('HLEN', M.stats)
 end
 local reply = { more and 'MORE' or 'OK', freed, #rebuild / 2 }
 for _, value in ipairs(rebuild) do reply[#reply + 1] = value end

@@ -36,12 +36,15 @@ local size = #keys / 8
 local GUARD = string.rep('-', 65) -- a field this long makes a hash a table from the start
 
 local records, fresh = {}, {} -- segment -> record; segment -> true where the record was made by this call
+local fields = { after } -- every key, the one at index k of the batch at k + 2
+local is_open -- whether the partition has its guard
 
--- Where each key sits; a place whose segment is lost or shorter is no place. Index 0 is `after`.
+-- Where each key sits; a place whose segment is lost or shorter is no place. Index 1 is `after`.
 local function find_places()
-  local fields = { after }
   for k = 1, size do fields[k + 1] = sub(keys, k * 8 - 7, k * 8) end
+  fields[size + 2] = GUARD
   local found = call('HMGET', P.blocks, unpack(fields))
+  is_open = found[size + 2]
   local wanted, seen = {}, {}
   for k = 1, size + 1 do
     local segment = found[k] and sub(found[k], 1, 4)
@@ -118,10 +121,10 @@ local function settle_group(T, g)
     records[g.segment], fresh[g.segment] = write('>I2I2', g.size, 0), true
   end
   new_hashes[g.segment] = before .. hashes
+  local n, number_now = #new_blocks, read('>I4', g.segment)
   for k = 0, g.size - 1 do
-    local n = #new_blocks
-    new_blocks[n + 1] = sub(hashes, k * 8 + 1, k * 8 + 8)
-    new_blocks[n + 2] = g.segment .. write('>I2', g.from + k)
+    new_blocks[n + 1], new_blocks[n + 2] = fields[g.first + k + 2], write('>I4I2', number_now, g.from + k)
+    n = n + 2
   end
 end
 
@@ -191,7 +194,8 @@ end
 
 -- Give the hashes of a new partition their guard, so that none of them is ever a list that is scanned.
 local function open_partition()
-  if call('SADD', M.partitions, partition) == 0 and call('HEXISTS', P.blocks, GUARD) == 1 then return end
+  if is_open then return end
+  call('SADD', M.partitions, partition)
   for _, key in ipairs({ P.blocks, P.segments, P.hashes, P.counts }) do call('HSET', key, GUARD, '') end
 end
 
@@ -245,10 +249,12 @@ open_partition()
 local rebuild = write_segments(groups, slot)
 local serving = scope_keys(M.root, scheme)
 call('ZADD', serving, 'GT', reported_ms, replica)
-count_scope(M, scheme, slot, replica, holdings)
-add_holdings(M, partition, slot, holdings)
+if holdings > 0 then
+  count_scope(M, scheme, slot, replica, holdings)
+  add_holdings(M, partition, slot, holdings)
+end
 settle_oldest(M, partition, slot)
-add_to_totals(T, partition, prefixes, holdings)
+add_to_totals(M, T, partition, prefixes, holdings)
 T.newest = max(T.newest, reported_ms)
 write_totals(M, T, now_us)
 renew_keys(slot)

@@ -28,7 +28,6 @@ local T = read_totals(M)
 if row == '' then
   local stored = call('HGET', M.stats, replica)
   if not stored then
-    T.rows = call('HLEN', M.stats)
     return push_state({ 'ABSENT' }, M, T)
   end
   row = write('>I8', alive_ms) .. sub(stored, 9)

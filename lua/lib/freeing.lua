@@ -15,7 +15,7 @@ local function free_slot(M, T, slot, limit, rebuild)
     local removal = open_removal(M, partition, slot)
     local more = drop_oldest(removal, NO_FENCE, limit)
     freed = freed + removal.holdings
-    add_to_totals(T, partition, -removal.prefixes, -removal.holdings)
+    add_to_totals(M, T, partition, -removal.prefixes, -removal.holdings)
     for _, segment in ipairs(removal.rebuild) do
       rebuild[#rebuild + 1] = partition
       rebuild[#rebuild + 1] = segment

@@ -53,7 +53,7 @@ end
 
 -- Book a removal of a replica's holdings everywhere but in the segments themselves.
 local function settle_removal(M, T, partition, slot, replica, prefixes, holdings)
-  add_to_totals(T, partition, -prefixes, -holdings)
+  add_to_totals(M, T, partition, -prefixes, -holdings)
   settle_oldest(M, partition, slot)
   if holdings == 0 then return end
   add_holdings(M, partition, slot, -holdings)

@@ -32,68 +32,87 @@ local function read_totals(M)
     prefixes = tonumber(v[5]) or 0,
     holdings = tonumber(v[6]) or 0,
     stats_due = tonumber(v[7]),
+    had_due = v[7],
     parts = {},
   }
   if not v[2] then recover_counters(M, T) end
   return T
 end
 
-local function add_to_totals(T, partition, prefixes, holdings)
+local function add_to_totals(M, T, partition, prefixes, holdings)
   T.prefixes, T.holdings = T.prefixes + prefixes, T.holdings + holdings
-  local part = T.parts[partition] or { 0, 0 }
-  T.parts[partition] = { part[1] + prefixes, part[2] + holdings }
+  local part = T.parts[partition]
+  if not part then
+    local v = call('HMGET', M.totals, 'prefixes:' .. partition, 'holdings:' .. partition)
+    part = { tonumber(v[1]) or 0, tonumber(v[2]) or 0 }
+    T.parts[partition] = part
+  end
+  part[1], part[2] = part[1] + prefixes, part[2] + holdings
 end
 
 local function number(n)
   return string.format('%.0f', n)
 end
 
-local function write_part(M, partition, delta)
-  local prefixes = call('HINCRBY', M.totals, 'prefixes:' .. partition, delta[1])
-  local holdings = call('HINCRBY', M.totals, 'holdings:' .. partition, delta[2])
-  if prefixes == 0 and holdings == 0 then
-    call('HDEL', M.totals, 'prefixes:' .. partition, 'holdings:' .. partition)
-  end
-end
-
--- Drop a partition's keys once nothing is mapped in it. One field of P:blocks is its guard.
-local function drop_if_empty(M, partition)
+-- Drop a partition's keys once nothing is mapped in it but the guard field of P:blocks.
+local function drop_partition(M, partition)
   local P = partition_keys(M.root, partition)
-  if call('HLEN', P.blocks) <= 1 then
-    call('DEL', P.blocks, P.segments, P.hashes, P.counts)
-    call('SREM', M.partitions, partition)
+  if call('HLEN', P.blocks) > 1 then return end
+  call('DEL', P.blocks, P.segments, P.hashes, P.counts)
+  call('SREM', M.partitions, partition)
+end
+
+local function part_fields(M, T, fields)
+  for partition, part in pairs(T.parts) do
+    if part[1] <= 0 and part[2] <= 0 then
+      call('HDEL', M.totals, 'prefixes:' .. partition, 'holdings:' .. partition)
+      drop_partition(M, partition)
+    else
+      local n = #fields
+      fields[n + 1], fields[n + 2] = 'prefixes:' .. partition, number(part[1])
+      fields[n + 3], fields[n + 4] = 'holdings:' .. partition, number(part[2])
+    end
   end
 end
 
--- Store the totals; of a model without holdings, statistics and unfinished clears only the version stays for a minute, so
--- that a late word about it in the catalog is known to be late.
+-- Fill in what a reply needs of a model that this call did not change.
+local function look_at_rest(M, T)
+  T.rows, T.retired = call('HLEN', M.stats), call('EXISTS', M.retired) == 1
+end
+
+-- Of a model without holdings, statistics and unfinished clears only the version stays for a minute, so that a
+-- late word about it in the catalog is known to be late.
+local function bury(M, T)
+  call('DEL', M.totals)
+  call('HSET', M.totals, 'version', number(T.version))
+  call('PEXPIRE', M.totals, TOMBSTONE_MS)
+end
+
 local function write_totals(M, T, now_us)
+  look_at_rest(M, T)
   T.version = max(T.version + 1, now_us)
-  for partition, delta in pairs(T.parts) do
-    write_part(M, partition, delta)
-    drop_if_empty(M, partition)
-  end
-  T.rows = call('HLEN', M.stats)
   if T.holdings <= 0 then T.newest = 0 end
-  if T.holdings <= 0 and T.rows == 0 and call('EXISTS', M.retired) == 0 then
-    call('DEL', M.totals)
-    call('HSET', M.totals, 'version', number(T.version))
-    call('PEXPIRE', M.totals, TOMBSTONE_MS)
-    return
-  end
   if T.rows == 0 then T.stats_due = nil end
-  call('HSET', M.totals, 'version', number(T.version), 'slot', number(T.slot), 'segment', number(T.segment),
-    'newest', number(T.newest), 'prefixes', number(T.prefixes), 'holdings', number(T.holdings))
-  if T.stats_due then call('HSET', M.totals, 'stats_due', number(T.stats_due)) else call('HDEL', M.totals, 'stats_due') end
+  local fields = {
+    'version', number(T.version), 'slot', T.slot, 'segment', T.segment, 'newest', number(T.newest),
+    'prefixes', number(T.prefixes), 'holdings', number(T.holdings),
+  }
+  part_fields(M, T, fields)
+  if T.holdings <= 0 and T.rows == 0 and not T.retired then return bury(M, T) end
+  local n = #fields
+  if T.stats_due then fields[n + 1], fields[n + 2] = 'stats_due', number(T.stats_due) end
+  call('HSET', M.totals, unpack(fields))
+  if T.had_due and not T.stats_due then call('HDEL', M.totals, 'stats_due') end
 end
 
 -- The model's state as every writing script reports it, appended to its reply:
 -- version, prefixes, holdings, statistics rows, newest report, earliest time that may expire (0: unfinished work).
 local function push_state(reply, M, T)
+  if not T.rows then look_at_rest(M, T) end
   local due = T.stats_due
   local oldest = call('ZRANGE', M.oldest, 0, 0, 'WITHSCORES')
   if oldest[2] then due = min(due or NO_TIME, tonumber(oldest[2])) end
-  if call('EXISTS', M.retired) == 1 then due = 0 end
+  if T.retired then due = 0 end
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = T.version, T.prefixes, T.holdings
   reply[n + 4], reply[n + 5], reply[n + 6] = T.rows, T.newest, due or 0
