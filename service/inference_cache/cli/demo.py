@@ -90,6 +90,7 @@ async def _run(prompts: Prompts, fleet: Fleet, servers: Sequence[str]) -> Result
     with _Bars() as bars:
         bars.say(f"{prompts.source}: {prompts.part}")
         async with _servers(servers, bars) as addresses:
+            bars.say(f"servers ready: {', '.join(addresses)}")
             figures = await compare(prompts.requests, fleet, addresses, bars)
     return Result(prompts, fleet, figures)
 

@@ -36,8 +36,9 @@ class Scope:
 class Gateway:
     """One gateway and what it saw: how long lookups took on the wall's clock, and which reasons came back."""
 
-    def __init__(self, stub: InferenceCacheAsyncStub, scope: Scope) -> None:
+    def __init__(self, stub: InferenceCacheAsyncStub, scope: Scope, deadline_s: float = CLIENT_DEADLINE_S) -> None:
         self._stub = stub
+        self._deadline_s = deadline_s
         self._scope = scope
         self.latencies_ms: list[float] = []
         self.reasons: Counter[str] = Counter()
@@ -57,7 +58,7 @@ class Gateway:
         )
         begun = time.perf_counter()
         try:
-            answer = await self._stub.LookupRoute(message, timeout=CLIENT_DEADLINE_S)
+            answer = await self._stub.LookupRoute(message, timeout=self._deadline_s)
         except grpc.aio.AioRpcError as error:
             self.reasons[f"RPC_{error.code().name}"] += 1
             return ()

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -45,12 +44,13 @@ class _Process:
 
 
 @asynccontextmanager
-async def launched(count: int, environ: Mapping[str, str]) -> AsyncIterator[list[str]]:
+async def launched(count: int, environ: Mapping[str, str], *flags: str) -> AsyncIterator[list[str]]:
     """Run ``count`` servers on one embedded Valkey and yield their gRPC addresses, all ready.
 
     Args:
         count: how many servers.
         environ: our environment; what it says about somebody's own server is left out.
+        flags: further flags of ``serve``.
 
     Raises:
         InferenceCacheError: a server ended or was not ready in time; the message has its last words.
@@ -58,10 +58,10 @@ async def launched(count: int, environ: Mapping[str, str]) -> AsyncIterator[list
     async with AsyncExitStack() as stack:
         valkey = await start_embedded()
         stack.push_async_callback(valkey.stop)
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inference-cache-demo-")))
+        home = Path(valkey.socket_path).parent  # private, and goes with the Valkey
         processes = []
         for number, ports in enumerate(_free_ports(count)):
-            started = _start(ports, f"unix://{valkey.socket_path}", home / f"server-{number}.log", environ)
+            started = _start(ports, f"unix://{valkey.socket_path}", home / f"server-{number}.log", environ, flags)
             stack.push_async_callback(_stop, started.process)
             processes.append(started)
         await asyncio.gather(*(_until_ready(one) for one in processes))
@@ -94,7 +94,9 @@ async def is_serving(address: str) -> bool:
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def _start(ports: Sequence[int], redis_url: str, log: Path, environ: Mapping[str, str]) -> _Process:
+def _start(
+    ports: Sequence[int], redis_url: str, log: Path, environ: Mapping[str, str], flags: Sequence[str]
+) -> _Process:
     grpc_port, http_port, admin_port = ports
     serve = [
         *(sys.executable, "-m", "inference_cache", "serve", "--log-level", "warning"),
@@ -102,6 +104,7 @@ def _start(ports: Sequence[int], redis_url: str, log: Path, environ: Mapping[str
         *("--grpc-bind-address", f"127.0.0.1:{grpc_port}"),
         *("--http-bind-address", f"127.0.0.1:{http_port}"),
         *("--snapshot-bind-address", f"127.0.0.1:{admin_port}"),
+        *flags,
     ]
     how = "kernel" if sys.platform == "linux" else "pipe"
     tied = [sys.executable, "-I", "-S", str(tether.__file__), how, str(os.getpid()), str(int(signal.SIGTERM)), *serve]

@@ -44,5 +44,6 @@ def _draw_waits(axes: Axes, result: Result) -> None:
     axes.bar_label(axes.bar([at - 0.2 for at in places], median, 0.4, color=_OURS, label="p50"), fmt="%.2f")
     axes.bar_label(axes.bar([at + 0.2 for at in places], slowest, 0.4, color=_OTHERS, label="p99"), fmt="%.2f")
     axes.set_xticks(list(places), [one.routing for one in result.figures])
+    axes.set_ylim(0, 1.25 * max(0.001, *slowest))
     axes.set_title("Simulated time to first token, s")
     axes.legend(loc="upper right")
