@@ -5,6 +5,7 @@ Nothing of the operator's is ever reachable on the public port, whatever it is b
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
@@ -40,7 +41,8 @@ def public_app(not_ready: NotReady, registry: CollectorRegistry) -> web.Applicat
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        body = await asyncio.to_thread(encode, registry)  # a thousand models take a while, which lookups must not wait
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     app = web.Application()
     app.router.add_route("*", "/healthz", healthz)
