@@ -183,7 +183,7 @@ class Metrics:
             self._count("index_evictions_total", holdings, algorithm, reason)
 
     def swept(self, result: str, *, stats_rows: int = 0) -> None:
-        """Count a sweep: ``result`` ok, partial or failed."""
+        """Count a sweep: ``result`` ok, partial, failed or clock_uncertain."""
         self._count("index_sweeps_total", 1, result)
         self._count("stats_rows_expired_total", stats_rows)
 

@@ -160,7 +160,9 @@ async def test_many_single_evictions_over_the_wire() -> None:
     async with serving(store) as wire:
         await wire.report("r", *(exact(h(at), 64) for at in range(200)))
         store.gate.clear()
-        burst = asyncio.gather(*(wire.event("PREFIX_EVICTED", "r", h(at)) for at in range(200)))
+        first = asyncio.ensure_future(wire.event("PREFIX_EVICTED", "r", h(0)))
+        await store.called(2)  # the report and the first eviction
+        burst = asyncio.gather(first, *(wire.event("PREFIX_EVICTED", "r", h(at)) for at in range(1, 200)))
         await until(lambda: wire.counted("evictions_waiting") == 199)
         store.gate.set()
         assert all(ack.accepted for ack in await burst)

@@ -190,6 +190,7 @@ async def test_the_state_of_a_model(wire: Wire) -> None:
         empty = await wire.state(**where)
         assert empty.HasField("summary")
         assert (list(empty.replicas), empty.summary) == ([], pb.CacheSummary())
+    assert wire.counted("reserved_tenant_total", {"rpc": "GetCacheState"}) == 1
 
 
 def _call(wire: Wire, rpc: str) -> Awaitable[object]:

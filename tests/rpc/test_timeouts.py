@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inference_cache._pb import inferencecache_pb2 as pb
+from inference_cache.domain.fingerprint import block_hashes
 from inference_cache.domain.models import ExactEvidence
 from inference_cache.domain.policy import Policy
 from inference_cache.domain.reasons import INDEX_UNAVAILABLE, POLICY_REQUIRES_CHAIN, TIMEOUT
@@ -15,9 +16,9 @@ from inference_cache.domain.requests import LookupRequest
 from inference_cache.domain.tuning import Tuning
 from inference_cache.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable, WalkTooLong
 from inference_cache.metrics import Metrics
-from inference_cache.rpc.lookup import Lookups
+from inference_cache.rpc.lookup import INLINE_TOKENS, Lookups
 from tests.rpc.serving import GatedStore, serving, until
-from tests.rpc.wire import TENANT, Policies, Wire, asks, exact, h, hs, ids
+from tests.rpc.wire import TENANT, Policies, Wire, asks, chain, exact, h, hs, ids
 
 QUESTIONS = [{"prefix_hash": h("p")}, asks(hs(1, 2), 64)]
 
@@ -189,3 +190,22 @@ async def test_the_presence_is_asked_only_where_it_matters() -> None:
         await wire.lookup(h("novel"))
         await wire.lookup(h("p"), model_id="m2")
     assert [name for name, _ in store.calls[1:]] == ["lookup_exact", "lookup_exact", "lookup_exact", "presence"]
+
+
+async def test_a_long_prompt_is_prepared_beside_other_lookups() -> None:
+    """Token ids too many to hash in passing are hashed on a thread, with the same answer."""
+    tokens = range(2 * INLINE_TOKENS)
+    async with serving(GatedStore()) as wire:
+        await wire.report("A", chain(block_hashes(tokens, 16)))
+        answer = await wire.lookup(token_ids=tokens)
+        assert [score.matched_tokens for score in answer.replica_scores] == [2 * INLINE_TOKENS]
+
+
+async def test_a_long_prompt_keeps_the_budget() -> None:
+    """The budget of a policy also ends the preparation of a prompt."""
+    store = GatedStore()
+    async with serving(store, tuning=Tuning(block_size=1)) as wire:
+        wire.policy(Policy(lookup_timeout_ms=1))
+        answer = await wire.lookup(token_ids=range(700_000))
+        assert answer.reason_code == "TIMEOUT"
+    assert store.calls == []

@@ -14,6 +14,7 @@ from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache._pb.inferencecache_pb2_grpc import InferenceCacheServicer
 from inference_cache.domain.models import RESERVED_TENANT, CacheState, ModelKey
 from inference_cache.domain.reasons import INDEX_UNAVAILABLE, NO_HINT
+from inference_cache.metrics import Metrics
 from inference_cache.rpc import convert
 from inference_cache.rpc.events import Events
 from inference_cache.rpc.failures import Failures
@@ -30,8 +31,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Handlers(InferenceCacheServicer):
     """Serves the contract."""
 
-    def __init__(self, store: Store, lookups: Lookups, reports: Reports, events: Events, failures: Failures) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        lookups: Lookups,
+        reports: Reports,
+        events: Events,
+        failures: Failures,
+    ) -> None:
         self._store = store
+        self._metrics = metrics
         self._lookups = lookups
         self._reports = reports
         self._events = events
@@ -69,6 +79,7 @@ class Handlers(InferenceCacheServicer):
     async def GetCacheState(self, request: pb.GetCacheStateRequest, context: Context) -> pb.GetCacheStateResponse:
         """Return a model's statistics and totals."""
         if request.tenant_id == RESERVED_TENANT:
+            self._metrics.reserved_tenant("GetCacheState")
             return convert.state_response(CacheState())
         try:
             state = await self._store.state(ModelKey(request.tenant_id, request.model_id))

@@ -27,11 +27,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # the librar
         self._draining = False
         self._changed = asyncio.Event()
 
-    @property
-    def serving(self) -> bool:
-        """Whether the server says that it serves."""
-        return self._serving
-
     def set_serving(self, serving: bool) -> None:
         """Say whether the server serves; without effect once it drains."""
         self._set(serving and not self._draining)

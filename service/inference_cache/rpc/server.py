@@ -76,6 +76,7 @@ def build_server(
     evictions = Evictions(store, metrics, limits.waiting_evictions_bytes)
     handlers = Handlers(
         store,
+        metrics,
         Lookups(store, policies, metrics, tuning or Tuning(), lookup_timeout_ms),
         Reports(store, policies, metrics),
         Events(store, metrics, evictions),
