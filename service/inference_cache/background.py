@@ -17,7 +17,7 @@ from inference_cache.errors import StoreError
 from inference_cache.log import event
 from inference_cache.metrics import Metrics
 from inference_cache.store.base import Store
-from inference_cache.store.transport import Connection
+from inference_cache.store.connection.transport import Connection
 
 logger = logging.getLogger(__name__)
 

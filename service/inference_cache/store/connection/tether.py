@@ -1,7 +1,7 @@
 """Run a program that does not outlive the process which started it, even when that one is killed outright.
 
-Started as a script by :mod:`inference_cache.store.embedded`, in an interpreter of its own that imports nothing of
-ours: what must happen between fork and exec is not safe in a process with threads.
+Started as a script by :mod:`inference_cache.store.connection.embedded`, in an interpreter of its own that imports
+nothing of ours: what must happen between fork and exec is not safe in a process with threads.
 
 On Linux the kernel is asked for a signal at the parent's death, then this process becomes the program. Elsewhere
 it stays, and stops the program when the pipe on its standard input closes.

@@ -7,7 +7,7 @@ from redis import exceptions as redis_errors
 from redis._parsers.base import BaseParser
 
 from inference_cache.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from inference_cache.store.faults import PHRASES, WORDS, store_errors, translate
+from inference_cache.store.connection.faults import PHRASES, WORDS, store_errors, translate
 
 REPLIES = [
     ("ASK 3999 127.0.0.1:6381", StoreUnavailable, "slot_moving"),

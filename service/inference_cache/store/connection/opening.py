@@ -1,19 +1,13 @@
-"""The one place that turns ``--redis-url`` into a connection.
-
-The interface itself (:class:`Connection`, :class:`ScriptLike`, :class:`Limits`) lives in
-:mod:`inference_cache.store.transport` and is offered here too.
-"""
+"""The one place that turns ``--redis-url`` into a connection."""
 
 from __future__ import annotations
 
 from inference_cache.errors import ConfigError
-from inference_cache.store.address import Address, Kind, parse_address
-from inference_cache.store.cluster import ClusterConnection
-from inference_cache.store.embedded import start_embedded
-from inference_cache.store.standalone import StandaloneConnection
-from inference_cache.store.transport import Connection, Limits, Reply, ScriptLike
-
-__all__ = ["Connection", "Limits", "Reply", "ScriptLike", "open_connection"]
+from inference_cache.store.connection.address import Address, Kind, parse_address
+from inference_cache.store.connection.cluster import ClusterConnection
+from inference_cache.store.connection.embedded import start_embedded
+from inference_cache.store.connection.standalone import StandaloneConnection
+from inference_cache.store.connection.transport import Connection, Limits
 
 EMBEDDED_URL = "embedded:"
 
@@ -28,7 +22,7 @@ async def open_connection(
 
     Args:
         url: ``embedded:``, ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``; see
-            :func:`~inference_cache.store.address.parse_address`.
+            :func:`~inference_cache.store.connection.address.parse_address`.
         embedded_dir: where the embedded server keeps its data; ``None`` for nowhere.
         limits: deadlines and number of sockets; the defaults of :class:`Limits` if ``None``.
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import time
 
-from inference_cache.store.clock import ServerClock
+from inference_cache.store.connection.clock import ServerClock
 
 
 class Ticks:

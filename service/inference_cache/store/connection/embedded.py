@@ -1,8 +1,8 @@
 """Our own Valkey: a child process on a Unix socket, for those who run no Redis.
 
 It listens on no port, in a directory that only this user can enter, and dies with us (see
-:mod:`inference_cache.store.tether`). Without a directory it keeps nothing; with one it appends every write to a
-file there, which is synced once a second, and finds it again at the next start.
+:mod:`inference_cache.store.connection.tether`). Without a directory it keeps nothing; with one it appends every
+write to a file there, which is synced once a second, and finds it again at the next start.
 """
 
 from __future__ import annotations

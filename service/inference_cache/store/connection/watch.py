@@ -15,9 +15,9 @@ from contextlib import suppress
 from redis.exceptions import ResponseError
 
 from inference_cache.errors import StoreError
-from inference_cache.store.clock import ServerClock
-from inference_cache.store.faults import store_errors
-from inference_cache.store.node import Node
+from inference_cache.store.connection.clock import ServerClock
+from inference_cache.store.connection.faults import store_errors
+from inference_cache.store.connection.node import Node
 
 PERIOD_S = 5.0
 _AWAY_PERIOD_S = 1.0

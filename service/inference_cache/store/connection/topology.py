@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from redis.crc import key_slot
 
-from inference_cache.store.transport import Reply
+from inference_cache.store.connection.transport import Reply
 
 SLOTS = 16_384
 

@@ -16,12 +16,12 @@ from redis.exceptions import ClusterDownError, MovedError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from inference_cache.errors import StoreUnavailable
-from inference_cache.store.address import Address
-from inference_cache.store.faults import FAILURES, WORDS, store_errors
-from inference_cache.store.node import Node
-from inference_cache.store.topology import SLOTS, Host, Topology, resolve, slot_of
-from inference_cache.store.transport import Limits, Reply, ScriptLike
-from inference_cache.store.watch import Watched
+from inference_cache.store.connection.address import Address
+from inference_cache.store.connection.faults import FAILURES, WORDS, store_errors
+from inference_cache.store.connection.node import Node
+from inference_cache.store.connection.topology import SLOTS, Host, Topology, resolve, slot_of
+from inference_cache.store.connection.transport import Limits, Reply, ScriptLike
+from inference_cache.store.connection.watch import Watched
 
 _ATTEMPTS = 2
 _SUSPICION_S = 0.5

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 from redis.exceptions import BusyLoadingError, NoScriptError, TryAgainError
 
-from inference_cache.store.address import Address
-from inference_cache.store.pool import Pool, socket_maker
-from inference_cache.store.transport import Limits, Reply, ScriptLike
+from inference_cache.store.connection.address import Address
+from inference_cache.store.connection.pool import Pool, socket_maker
+from inference_cache.store.connection.transport import Limits, Reply, ScriptLike
 
 _PAUSES_S = (0.05, 0.1)
 
 
 class Node:
-    """One server; raises what the client library raises, see :mod:`inference_cache.store.faults`.
+    """One server; raises what the client library raises, see :mod:`inference_cache.store.connection.faults`.
 
     Attributes:
         host: (host, port), or ``None`` behind a Unix socket.

@@ -15,14 +15,13 @@ import pytest
 import redis
 
 from inference_cache.errors import ConfigError, StoreUnavailable
-from inference_cache.store import embedded, tether
-from inference_cache.store.connection import open_connection
+from inference_cache.store.connection import embedded, open_connection, tether
 from tests.support.scripts import COUNT, ECHO
 from tests.support.servers import wait_until
 
 HOST = """
 import asyncio, sys
-from inference_cache.store.embedded import start_embedded
+from inference_cache.store.connection.embedded import start_embedded
 
 async def main():
     server = await start_embedded(sys.argv[1] if len(sys.argv) > 1 else None)

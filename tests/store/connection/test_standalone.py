@@ -15,9 +15,8 @@ import redis
 import trustme
 
 from inference_cache.errors import ConfigError, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from inference_cache.store import watch
-from inference_cache.store.connection import Connection, Limits, open_connection
-from inference_cache.store.standalone import StandaloneConnection
+from inference_cache.store.connection import Connection, Limits, open_connection, watch
+from inference_cache.store.connection.standalone import StandaloneConnection
 from tests.support.proxy import Proxy
 from tests.support.scripts import CORRUPT, COUNT, ECHO, FAIL, PUSH
 from tests.support.servers import Server, free_ports, redis_binary, valkey_binary, wait_until

@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from inference_cache.errors import ConfigError
-from inference_cache.store.address import Address, Kind, parse_address
+from inference_cache.store.connection.address import Address, Kind, parse_address
 
 # ruff: noqa: S106 - passwords of nobody
 

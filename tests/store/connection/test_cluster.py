@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from inference_cache.errors import StoreCorrupt, StoreUnavailable
-from inference_cache.store.cluster import ClusterConnection
 from inference_cache.store.connection import Connection, open_connection
-from inference_cache.store.topology import Topology, slot_of
+from inference_cache.store.connection.cluster import ClusterConnection
+from inference_cache.store.connection.topology import Topology, slot_of
 from tests.support.scripts import COUNT, ECHO, EXISTS_THEN_COUNT, REACH
 from tests.support.servers import Cluster, Server, free_ports, valkey_binary, wait_until
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from inference_cache.store.clock import ServerClock
+    from inference_cache.store.connection.clock import ServerClock
 
 
 Reply: TypeAlias = Any

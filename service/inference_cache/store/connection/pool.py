@@ -19,8 +19,8 @@ from redis.asyncio import connection as redis_connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from inference_cache.store.address import Address
-from inference_cache.store.transport import Limits, Reply
+from inference_cache.store.connection.address import Address
+from inference_cache.store.connection.transport import Limits, Reply
 
 Socket: TypeAlias = redis_connection.AbstractConnection
 

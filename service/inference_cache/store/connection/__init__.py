@@ -1,0 +1,11 @@
+"""Reaching Redis: embedded, alone or as a Cluster. What it holds is no business of this package.
+
+:func:`open_connection` is the only way in, :class:`Connection` what everybody else knows.
+"""
+
+from __future__ import annotations
+
+from inference_cache.store.connection.opening import EMBEDDED_URL, open_connection
+from inference_cache.store.connection.transport import Connection, Limits, Reply, ScriptLike
+
+__all__ = ["EMBEDDED_URL", "Connection", "Limits", "Reply", "ScriptLike", "open_connection"]
