@@ -85,7 +85,7 @@ async def test_cache_aware_routing_pays(servers: list[str]) -> None:
     assert sum(ours.reasons.values()) == len(CHATS)
     assert ours.calls["ReportCacheState"] == len(CHATS)
     assert ours.token_hit_rate > 1.2 * result.of(ROUND_ROBIN).token_hit_rate
-    assert result.share_of_yardstick > 0.85
+    assert result.share_of_yardstick > 0.9
     assert ours.lookup_p99_ms is not None
     assert result.of(YARDSTICK).lookup_p99_ms is None
 

@@ -78,11 +78,27 @@ async def test_the_yardstick_obeys_the_load_rule() -> None:
 def test_a_match_is_worth_waiting_and_a_blind_pick_less() -> None:
     """The load rule allows a holder a longer queue than an engine that holds nothing of the prompt."""
     engines = make_engines()
+    for engine in engines[1:]:  # all have taken one request, so only the queues differ
+        busy(engine, 5)
+        engine.finish()
     busy(engines[0], 50)
     assert RULE.first_fit([(engines[0], 512)], engines, 0) is engines[0]
     assert RULE.first_fit([(engines[0], 0)], engines, 0) is engines[1]
     busy(engines[0], 51)
     assert RULE.first_fit([(engines[0], 512)], engines, 0) is engines[1]
+
+
+def test_a_blind_pick_gets_no_more_than_its_share() -> None:
+    """An index that knows few engines yet picks those; a gateway does not fill them while others idle."""
+    engines = make_engines()
+    busy(engines[0], 5)
+    engines[0].finish()
+    assert RULE.first_fit([(engines[0], 0)], engines, 9) is engines[1]
+    assert RULE.first_fit([(engines[0], 512)], engines, 9) is engines[0]
+    for engine in engines[1:]:
+        busy(engine, 5)
+        engine.finish()
+    assert RULE.first_fit([(engines[0], 0)], engines, 9) is engines[0]
 
 
 def test_without_a_hint_the_shortest_queue_is_taken() -> None:

@@ -21,7 +21,7 @@ from inference_cache.cli.demo_tables import print_result
 from inference_cache.cli.output import FAILED, USAGE, Output, OutputOption, fail, print_json
 from inference_cache.errors import ConfigError, InferenceCacheError
 from inference_cache.sim.compare import Fleet, compare
-from inference_cache.sim.demo import Prompts, Result, fleet_for, prompts_for
+from inference_cache.sim.demo import SLICE, Prompts, Result, fleet_for, prompts_for
 from inference_cache.sim.launch import check_serving, launched
 
 EPILOG = """\b
@@ -41,7 +41,7 @@ def demo(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="A recorded trace in the Mooncake format instead of made-up chats.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Play all requests, not only the first 3,000.")] = False,
+    full: Annotated[bool, typer.Option("--full", help=f"Play all requests, not only the first {SLICE:,}.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Which chats are made up.")] = 7,
     server: Annotated[
         str, typer.Option("--server", help="Running servers to use, HOST:PORT[,HOST:PORT], instead of our own two.")

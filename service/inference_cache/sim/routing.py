@@ -28,10 +28,13 @@ class Routing(Protocol):
 class LoadRule:
     """A gateway's say: skip an engine whose queue is far longer than the shortest one.
 
+    An engine that holds nothing of the prompt that others do not hold too is a blind pick, stable but worth less
+    waiting. It must not have taken more than its share of requests either: an index that has heard of few engines
+    yet can only pick those, and whoever follows it fills their caches while the others idle.
+
     Attributes:
-        slack_ms: how much longer it may be when the engine holds some of the prompt.
-        blind_slack_ms: how much longer it may be when the engine holds nothing of it that others do not hold too: a
-            stable pick is worth less waiting than a match.
+        slack_ms: how much longer the queue of an engine that holds some of the prompt may be.
+        blind_slack_ms: how much longer that of a blind pick may be.
     """
 
     slack_ms: float = 2000.0
@@ -41,9 +44,10 @@ class LoadRule:
         """Return the first preferred engine that is not overloaded, else the one with the shortest queue."""
         shortest = least_loaded(engines, now_ms)
         queue_ms = shortest.backlog_ms(now_ms)
+        fair = sum(engine.taken for engine in engines) / len(engines)
         for engine, matched in preferred:
             slack_ms = self.slack_ms if matched else self.blind_slack_ms
-            if engine.backlog_ms(now_ms) <= queue_ms + slack_ms:
+            if engine.backlog_ms(now_ms) <= queue_ms + slack_ms and (matched or engine.taken <= fair):
                 return engine
         return shortest
 
