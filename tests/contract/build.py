@@ -68,8 +68,8 @@ def chain(
     return Batch(
         partition,
         joined,
-        ((0, tier),) if joined else (),
-        ((0, step if first is None else first, step),) if joined else (),
+        ((0, tier),),
+        ((0, step if first is None else first, step),),
         tuple(breaks),
         after,
     )

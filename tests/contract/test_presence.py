@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inference_cache.domain.models import RESERVED_TENANT, ModelKey, Presence, ReplicaStats
-from tests.contract.build import NOW, Client, blocks, chain, series
+from tests.contract.build import NOW, Client, blocks, series
 
 RUN = series("run", 3)
 NOTHING = Presence(index=False, tenant=False, model=False)
@@ -64,7 +64,7 @@ async def test_rows_are_not_present(client: Client) -> None:
     """A model with statistics alone is as good as unknown."""
     await client.report("r", stats=ReplicaStats(reported_ms=NOW, alive_ms=NOW))
     assert await client.presence(expired=0) == NOTHING
-    await client.report("r", chain(b""), stats=ReplicaStats(reported_ms=NOW, alive_ms=NOW))
+    await client.store.touch(client.model, "r", alive_ms=NOW)
     assert await client.presence(expired=0) == NOTHING
 
 

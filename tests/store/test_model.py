@@ -126,6 +126,7 @@ async def test_a_walk_has_a_bound(store: ModelStore, monkeypatch: pytest.MonkeyP
     "batch",
     [
         Batch(BASE, A + A, ((0, 1),), ((0, 1, 0),)),
+        Batch(BASE, b"", (), ()),
         Batch(BASE, A[:7], ((0, 1),), ((0, 1, 0),)),
         Batch(BASE, A + B, ((1, 1),), ((0, 1, 0),)),
         Batch(BASE, A + B, ((0, 1),), ((0, 1, 0), (0, 2, 0))),

@@ -268,6 +268,8 @@ def _blocks(batch: Batch) -> Iterator[tuple[bytes, int, int]]:
     keys = _keys(batch.keys)
     if len(set(keys)) < len(keys):
         raise ValueError("a batch with the same key twice")
+    if not keys:
+        raise ValueError("a batch without a block")
     if any(not 0 < at < len(keys) for at in batch.breaks) or len(batch.after) not in (0, KEY_BYTES):
         raise ValueError("a batch with a break outside of it or half a key before it")
     counts = _in_force(batch.counts, len(keys))
