@@ -7,7 +7,7 @@ KEYS
 ARGV
   1 replica     replica id
   2 adapter     escaped adapter, or "*" for every adapter
-  3 keys        block keys, 8 bytes each, at most 512
+  3 keys        block keys, 8 bytes each, at most 256
   4 fences      runs of (u16 start, u48 ms): a holding goes when its time is at or before its key's fence
   5 cursor      partition to go on after, "" at first
   6 now_us      floor of the version
@@ -53,33 +53,47 @@ local function fence_of_each()
   return out
 end
 
--- Neighbours in a segment with the same fence go together: flat segment, from, to, fence.
-local function stretches(places, fence)
-  local out, n = {}, 0
+-- What to take from each segment: segment -> { offset -> fence }, and the segments in order of appearance.
+local function offsets_by_segment(places, fence)
+  local wanted, segments = {}, {}
   for k = 1, size do
     local place = places[k]
     if place then
       local segment, offset = sub(place, 1, 4), (read('>I2', place, 5))
-      if n > 0 and out[n - 3] == segment and out[n - 1] == offset and out[n] == fence[k] then
-        out[n - 1] = offset + 1
-      else
-        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = segment, offset, offset + 1, fence[k]
-        n = n + 4
+      if not wanted[segment] then
+        wanted[segment] = {}
+        segments[#segments + 1] = segment
       end
+      wanted[segment][offset] = max(fence[k], wanted[segment][offset] or 0)
     end
   end
-  return out
+  return wanted, segments
+end
+
+-- Neighbours with the same fence go together: flat from, to, fence, in order.
+local function cuts_of(fence_at)
+  local offsets, cuts, n = {}, {}, 0
+  for offset in pairs(fence_at) do offsets[#offsets + 1] = offset end
+  table.sort(offsets)
+  for _, offset in ipairs(offsets) do
+    local fence = fence_at[offset]
+    if n > 0 and cuts[n - 1] == offset and cuts[n] == fence then
+      cuts[n - 1] = offset + 1
+    else
+      cuts[n + 1], cuts[n + 2], cuts[n + 3] = offset, offset + 1, fence
+      n = n + 3
+    end
+  end
+  return cuts
 end
 
 local function evict_from(partition, slot, fields, fence)
   local removal = open_removal(M, partition, slot)
-  local todo = stretches(call('HMGET', removal.P.blocks, unpack(fields)), fence)
-  local segments = {}
-  for k = 1, #todo, 4 do segments[#segments + 1] = todo[k] end
+  local wanted, segments = offsets_by_segment(call('HMGET', removal.P.blocks, unpack(fields)), fence)
   if #segments == 0 then return removal end
   load_records(removal, segments)
-  for k = 1, #todo, 4 do
-    if removal.records[todo[k]] then take(removal, todo[k], todo[k + 1], todo[k + 2], todo[k + 3]) end
+  for _, segment in ipairs(segments) do
+    if removal.records[segment] then take(removal, segment, cuts_of(wanted[segment])) end
   end
   close_removal(removal)
   return removal

@@ -13,12 +13,14 @@ ARGV
   6 tiers        runs of (u16 start, u8 tier)
   7 counts       runs of (u16 start, i32 first, i32 step)
   8 breaks       u16 each: indexes at which an unrelated run begins
-  9 key_ttl_ms   backstop expiry of the keys
- 10 now_us       floor of the version
+  9 skip         blocks of this batch that an earlier call took
+ 10 key_ttl_ms   backstop expiry of the keys
+ 11 now_us       floor of the version
 REPLY
-  OK, holdings added, prefixes added, n, n * segment that should be rebuilt, state (lib/totals push_state)
+  OK, blocks taken, holdings added, prefixes added, n, n * segment that should be rebuilt, state (lib/totals push_state)
+      blocks taken: skip plus what this call took; when that is not all of them, call again with it
 COST
-  O(blocks + intervals of the segments touched).
+  O(blocks + intervals of the segments touched), at most 160 stretches of neighbouring blocks a call.
 ]]
 --- @include prelude
 --- @include keys
@@ -29,24 +31,26 @@ COST
 local M = model_keys(KEYS[1])
 local partition, replica, reported_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local keys, after, tiers, counts, breaks = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local key_ttl_ms, now_us = tonumber(ARGV[9]), tonumber(ARGV[10])
+local skip, key_ttl_ms, now_us = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local MAX_GROUPS = 160
 
 local P = partition_keys(M.root, partition)
 local size = #keys / 8
 local GUARD = string.rep('-', 65) -- a field this long makes a hash a table from the start
 
 local records, fresh = {}, {} -- segment -> record; segment -> true where the record was made by this call
-local fields = { after } -- every key, the one at index k of the batch at k + 2
+local fields = {} -- the keys to look for: the block before the first, then the one at index k of the batch at k + 2 - skip
 local is_open -- whether the partition has its guard
 
--- Where each key sits; a place whose segment is lost or shorter is no place. Index 1 is `after`.
+-- Where each key sits; a place whose segment is lost or shorter is no place.
 local function find_places()
-  for k = 1, size do fields[k + 1] = sub(keys, k * 8 - 7, k * 8) end
-  fields[size + 2] = GUARD
+  fields[1] = skip == 0 and after or sub(keys, skip * 8 - 7, skip * 8)
+  for k = skip + 1, size do fields[k + 1 - skip] = sub(keys, k * 8 - 7, k * 8) end
+  fields[#fields + 1] = GUARD
   local found = call('HMGET', P.blocks, unpack(fields))
-  is_open = found[size + 2]
+  is_open = found[#fields]
   local wanted, seen = {}, {}
-  for k = 1, size + 1 do
+  for k = 1, #fields - 1 do
     local segment = found[k] and sub(found[k], 1, 4)
     if segment and not seen[segment] then
       seen[segment] = true
@@ -60,8 +64,7 @@ local function find_places()
   return found
 end
 
-local function place_of(found, k)
-  local place = found[k + 1]
+local function place_of(place)
   if not place then return nil end
   local segment, offset = sub(place, 1, 4), (read('>I2', place, 5))
   local r = records[segment]
@@ -75,16 +78,14 @@ local function break_set()
 end
 
 -- Cut the batch into groups of neighbours: known ones that sit side by side in a segment, and unknown ones.
--- A group is { first = index in the batch, size, segment, from }, an unknown one { first, size, previous group }.
+-- A group is { first = index in the batch, size, segment, from }, an unknown one { first, size, previous group }. Returns the
+-- groups and the index of the first block that is in none, for a later call.
 local function group(found)
-  local groups, is_break = {}, break_set()
-  local last
-  if after ~= '' then
-    local segment, offset = place_of(found, 0)
-    if segment then last = { first = 0, size = 0, segment = segment, from = offset + 1 } end
-  end
-  for k = 0, size - 1 do
-    local segment, offset = place_of(found, k + 1)
+  local groups, is_break, last = {}, break_set(), nil
+  local segment, offset = place_of(found[1])
+  if segment then last = { first = 0, size = 0, segment = segment, from = offset + 1 } end
+  for k = skip, size - 1 do
+    segment, offset = place_of(found[k + 2 - skip])
     local open = last and not is_break[k]
     if segment then
       if not (last and last.segment == segment and last.from + last.size == offset) then
@@ -93,11 +94,13 @@ local function group(found)
     elseif not (open and not last.segment) then
       last = { first = k, size = 0, previous = open and last or nil }
     end
+    if last.size == 0 then
+      if #groups == MAX_GROUPS then return groups, k end
+      groups[#groups + 1], last.first = last, k
+    end
     last.size = last.size + 1
-    if last.size == 1 then groups[#groups + 1] = last end
-    if last.size == 1 then last.first = k end
   end
-  return groups
+  return groups, size
 end
 
 local new_blocks, new_hashes = {}, {} -- HSET arguments
@@ -123,58 +126,104 @@ local function settle_group(T, g)
   new_hashes[g.segment] = before .. hashes
   local n, number_now = #new_blocks, read('>I4', g.segment)
   for k = 0, g.size - 1 do
-    new_blocks[n + 1], new_blocks[n + 2] = fields[g.first + k + 2], write('>I4I2', number_now, g.from + k)
+    new_blocks[n + 1], new_blocks[n + 2] = fields[g.first + k + 2 - skip], write('>I4I2', number_now, g.from + k)
     n = n + 2
   end
 end
 
-local oldest = {} -- segment -> the slot's oldest time in it
+-- What each segment is to say: segment -> { pieces = flat from, to, time, tier; runs = flat start, first, step, size }.
+local news, changed = {}, {}
 
-local function cover_group(g, slot)
-  local r = records[g.segment]
-  local added = uncovered(r, g.from, g.from + g.size)
-  local length, held = head_of(r)
-  r = with_head(r, length, held + added)
-  local had, n = 0, #tiers
-  for p = 1, n, 3 do
-    local start, tier = read('>I2B', tiers, p)
-    local stop = p + 3 <= n and (read('>I2', tiers, p + 3)) or size
-    local a, b = max(start, g.first), min(stop, g.first + g.size)
-    if a < b then
-      local overlap
-      r, overlap, oldest[g.segment] = cover(r, slot, g.from + a - g.first, g.from + b - g.first, reported_ms, tier)
-      had = had + overlap
+local function news_of(segment)
+  if not news[segment] then
+    news[segment] = { pieces = {}, runs = {} }
+    changed[#changed + 1] = segment
+  end
+  return news[segment]
+end
+
+-- Spread a run-length coded column over the groups, in one pass: emit(group's news, from, to, run, place in the run).
+local function spread(groups, column, format, width, emit)
+  local p, n = 1, #column
+  local run = { read(format, column, p) }
+  local stop = p + width <= n and (read('>I2', column, p + width)) or size
+  for _, g in ipairs(groups) do
+    local at, last = g.first, g.first + g.size
+    while at < last do
+      while stop <= at do
+        p = p + width
+        run = { read(format, column, p) }
+        stop = p + width <= n and (read('>I2', column, p + width)) or size
+      end
+      local till = min(last, stop)
+      emit(news_of(g.segment), g.from + at - g.first, g.from + till - g.first, run, at - run[1])
+      at = till
     end
   end
-  records[g.segment] = r
-  return g.size - had, added
+end
+
+local function add_tier(told, from, to, run)
+  push_piece(told.pieces, from, to, reported_ms, run[2])
+end
+
+local function add_counts(told, from, to, run, at)
+  push_counts(told.runs, from, run[2] + at * run[3], run[3], to - from)
+end
+
+-- Order flat quadruples by their first number.
+local function in_order(flat)
+  local ordered = true
+  for k = 5, #flat, 4 do ordered = ordered and flat[k] > flat[k - 4] end
+  if ordered then return flat end
+  local index, out = {}, {}
+  for k = 1, #flat, 4 do index[#index + 1] = k end
+  table.sort(index, function(x, y) return flat[x] < flat[y] end)
+  for _, k in ipairs(index) do push_piece(out, flat[k], flat[k + 1], flat[k + 2], flat[k + 3]) end
+  return out
+end
+
+local oldest = {} -- segment -> the slot's oldest time in it
+
+-- Returns the holdings and the prefixes that are new.
+local function cover_segment(segment, slot)
+  local r, ranges, told = records[segment], {}, 0
+  if fresh[segment] then
+    local length = head_of(r)
+    records[segment] = write('>I2I2', length, length) .. encode_pieces(slot, news[segment].pieces)
+    oldest[segment] = reported_ms
+    return length, length
+  end
+  local pieces = in_order(news[segment].pieces)
+  for k = 1, #pieces, 4 do
+    ranges[#ranges + 1], ranges[#ranges + 2] = pieces[k], pieces[k + 1]
+    told = told + pieces[k + 1] - pieces[k]
+  end
+  local length, held = head_of(r)
+  local added, had = uncovered(r, ranges), nil
+  r, had, oldest[segment] = cover(r, slot, pieces)
+  records[segment] = with_head(r, length, held + added)
+  return told - had, added
 end
 
 local stored_counts = {} -- counts field -> value
 
-local function load_counts(groups, slot)
-  local fields = {}
-  for _, g in ipairs(groups) do
-    if not fresh[g.segment] then fields[#fields + 1] = counts_field(read('>I4', g.segment), slot) end
+local function count_segments(slot)
+  local fields_of, known = {}, {}
+  for _, segment in ipairs(changed) do
+    fields_of[segment] = counts_field(read('>I4', segment), slot)
+    if not fresh[segment] then known[#known + 1] = fields_of[segment] end
   end
-  if #fields == 0 then return end
-  local values = call('HMGET', P.counts, unpack(fields))
-  for k = 1, #fields do stored_counts[fields[k]] = values[k] or nil end
-end
-
-local function count_group(g, slot)
-  local field = counts_field(read('>I4', g.segment), slot)
-  local old, length = stored_counts[field] or '', (head_of(records[g.segment]))
-  local runs, stop = {}, g.from + g.size
-  copy_counts(runs, old, length, 0, g.from, 0)
-  for p = 1, #counts, RUN_WIDTH do
-    local start, first, step = read(RUN, counts, p)
-    local next_start = p + RUN_WIDTH <= #counts and (read('>I2', counts, p + RUN_WIDTH)) or size
-    local a, b = max(start, g.first), min(next_start, g.first + g.size)
-    if a < b then push_counts(runs, g.from + a - g.first, first + (a - start) * step, step, b - a) end
+  local values = #known > 0 and call('HMGET', P.counts, unpack(known)) or {}
+  local old = {}
+  for k = 1, #known do old[known[k]] = values[k] end
+  for _, segment in ipairs(changed) do
+    local field, runs = fields_of[segment], news[segment].runs
+    if fresh[segment] then
+      stored_counts[field] = encode_counts(runs)
+    else
+      stored_counts[field] = merge_counts(old[field] or '', (head_of(records[segment])), in_order(runs))
+    end
   end
-  copy_counts(runs, old, length, stop, length, 0)
-  stored_counts[field] = encode_counts(runs)
 end
 
 local function flat(map)
@@ -199,22 +248,19 @@ local function open_partition()
   for _, key in ipairs({ P.blocks, P.segments, P.hashes, P.counts }) do call('HSET', key, GUARD, '') end
 end
 
-local function write_segments(groups, slot)
-  local held, changed = {}, {}
-  for _, g in ipairs(groups) do changed[g.segment] = records[g.segment] end
-  for segment, time in pairs(oldest) do
-    held[#held + 1] = time
+local function write_segments(slot)
+  local held, values, rebuild = {}, {}, {}
+  for _, segment in ipairs(changed) do
+    held[#held + 1] = oldest[segment]
     held[#held + 1] = segment
+    values[segment] = records[segment]
+    if needs_rebuild(records[segment]) then rebuild[#rebuild + 1] = segment end
   end
   put(P.blocks, new_blocks)
   put(P.hashes, flat(new_hashes))
-  put(P.segments, flat(changed))
+  put(P.segments, flat(values))
   put(P.counts, flat(stored_counts))
   call('ZADD', P.held .. slot, unpack(held))
-  local rebuild = {}
-  for segment, r in pairs(changed) do
-    if needs_rebuild(r) then rebuild[#rebuild + 1] = segment end
-  end
   return rebuild
 end
 
@@ -232,21 +278,22 @@ refuse_while_moving(M.root)
 local T = read_totals(M)
 local slot = slot_of(M, replica)
 local scheme = scheme_of(partition)
-local groups = group(find_places())
+local groups, taken = group(find_places())
 slot = slot or adopt(M, T, replica)
 for _, g in ipairs(groups) do
   if not g.segment then settle_group(T, g) end
 end
-load_counts(groups, slot)
+spread(groups, tiers, '>I2B', 3, add_tier)
+spread(groups, counts, RUN, RUN_WIDTH, add_counts)
 local holdings, prefixes = 0, 0
-for _, g in ipairs(groups) do
-  local own, all = cover_group(g, slot)
-  count_group(g, slot)
+for _, segment in ipairs(changed) do
+  local own, all = cover_segment(segment, slot)
   holdings, prefixes = holdings + own, prefixes + all
 end
+count_segments(slot)
 
 open_partition()
-local rebuild = write_segments(groups, slot)
+local rebuild = write_segments(slot)
 local serving = scope_keys(M.root, scheme)
 call('ZADD', serving, 'GT', reported_ms, replica)
 if holdings > 0 then
@@ -258,6 +305,6 @@ add_to_totals(M, T, partition, prefixes, holdings)
 T.newest = max(T.newest, reported_ms)
 write_totals(M, T, now_us)
 renew_keys(slot)
-local reply = { 'OK', holdings, prefixes, #rebuild }
+local reply = { 'OK', taken, holdings, prefixes, #rebuild }
 for _, segment in ipairs(rebuild) do reply[#reply + 1] = segment end
 return push_state(reply, M, T)

@@ -28,53 +28,67 @@ local function held_stretches(r)
   local spans, out = {}, {}
   for p = HEAD + 1, #r, WIDTH do
     local a, b = read('>I2I2', r, p + 4)
-    spans[#spans + 1] = { a, b }
+    spans[#spans + 1] = a * 65536 + b
   end
-  table.sort(spans, function(x, y) return x[1] < y[1] end)
+  table.sort(spans)
   for _, span in ipairs(spans) do
-    local n = #out
-    if n > 0 and span[1] <= out[n] then
-      out[n] = max(out[n], span[2])
+    local a, b, n = floor(span / 65536), span % 65536, #out
+    if n > 0 and a <= out[n] then
+      out[n] = max(out[n], b)
     else
-      out[n + 1], out[n + 2] = span[1], span[2]
+      out[n + 1], out[n + 2] = a, b
     end
   end
   return out
 end
 
--- The intervals that fall into the stretches, moved so that the stretches close up, and the slots' oldest times.
-local function squeeze_record(r, stretches)
-  local by_slot, order, length = {}, {}, 0
-  for k = 1, #stretches, 2 do length = length + stretches[k + 1] - stretches[k] end
-  for p = HEAD + 1, #r, WIDTH do
-    local slot, from, to, time, tier = read(INTERVAL, r, p)
-    local base = 0
-    for k = 1, #stretches, 2 do
-      local a, b = max(from, stretches[k]), min(to, stretches[k + 1])
-      if a < b then
-        if not by_slot[slot] then
-          by_slot[slot] = { pieces = {}, oldest = time }
-          order[#order + 1] = slot
-        end
-        local own = by_slot[slot]
-        push_piece(own.pieces, base + a - stretches[k], base + b - stretches[k], time, tier)
-        own.oldest = min(own.oldest, time)
-      end
-      base = base + stretches[k + 1] - stretches[k]
-    end
+-- How far each stretch moves when the gaps before it close: flat, one number a stretch; and the length in all.
+local function shifts_of(stretches)
+  local shifts, length = {}, 0
+  for k = 1, #stretches, 2 do
+    shifts[#shifts + 1] = length - stretches[k]
+    length = length + stretches[k + 1] - stretches[k]
   end
-  local body = {}
-  for _, slot in ipairs(order) do body[#body + 1] = encode_pieces(slot, by_slot[slot].pieces) end
-  local intervals = concat(body)
-  local squeezed = write('>I2I2', length, 0) .. intervals
-  return with_head(squeezed, length, length - uncovered(squeezed, 0, length)), by_slot
+  return shifts, length
 end
 
-local function squeeze_counts(value, old_length, stretches)
-  local runs, base = {}, 0
+-- The index of the stretch that a held block is in.
+local function stretch_at(stretches, offset)
+  local lo, hi = 1, #stretches / 2
+  while lo < hi do
+    local mid = floor((lo + hi + 1) / 2)
+    if stretches[mid * 2 - 1] <= offset then lo = mid else hi = mid - 1 end
+  end
+  return lo
+end
+
+-- The intervals within the stretches, moved so that the gaps close, and the slots' oldest times. An interval lies in
+-- one stretch, but for what the stretches' two ends cut off.
+local function squeeze_record(r, stretches)
+  local shifts, length = shifts_of(stretches)
+  local first, last = stretches[1], stretches[#stretches]
+  local oldest, body, pieces, slot_now = {}, {}, {}, nil
+  for p = HEAD + 1, #r, WIDTH do
+    local slot, from, to, time, tier = read(INTERVAL, r, p)
+    from, to = max(from, first), min(to, last)
+    if from < to then
+      if slot ~= slot_now then
+        if slot_now then body[#body + 1] = encode_pieces(slot_now, pieces) end
+        slot_now, pieces = slot, {}
+      end
+      local shift = shifts[stretch_at(stretches, from)]
+      push_piece(pieces, from + shift, to + shift, time, tier)
+      oldest[slot] = min(oldest[slot] or time, time)
+    end
+  end
+  body[#body + 1] = encode_pieces(slot_now, pieces)
+  return write('>I2I2', length, length) .. concat(body), oldest
+end
+
+local function squeeze_counts(value, old_length, stretches, shifts)
+  local runs, p = {}, 1
   for k = 1, #stretches, 2 do
-    copy_counts(runs, value, old_length, stretches[k], stretches[k + 1], base - stretches[k])
-    base = base + stretches[k + 1] - stretches[k]
+    p = copy_counts(runs, value, old_length, stretches[k], stretches[k + 1], shifts[(k + 1) / 2], p)
   end
   return encode_counts(runs)
 end
@@ -94,19 +108,19 @@ local function map_blocks(segment, hashes)
   if #fields > 0 then call('HSET', P.blocks, unpack(fields)) end
 end
 
--- Write what the stretches of `source` hold as the segment `target`.
-local function move(source, r, hashes, counts, stretches, target)
-  local moved, by_slot = squeeze_record(r, stretches)
-  local kept = squeeze_hashes(hashes, stretches)
+-- Write what the stretches of a segment hold as the segment `target`.
+local function move(r, hashes, counts, stretches, target)
+  local moved, oldest = squeeze_record(r, stretches)
+  local kept, shifts = squeeze_hashes(hashes, stretches), shifts_of(stretches)
   call('HSET', P.segments, target, moved)
   call('HSET', P.hashes, target, kept)
   map_blocks(target, kept)
-  for slot, own in pairs(by_slot) do
-    call('ZADD', P.held .. slot, own.oldest, target)
+  for slot, time in pairs(oldest) do
+    call('ZADD', P.held .. slot, time, target)
     call('HSET', P.counts, counts_field(read('>I4', target), slot),
-      squeeze_counts(counts[slot] or '', (head_of(r)), stretches))
+      squeeze_counts(counts[slot] or '', (head_of(r)), stretches, shifts))
   end
-  return by_slot, moved
+  return oldest, moved
 end
 
 local function forget_slots(segment, slots, kept)
@@ -160,13 +174,13 @@ local function rebuild(segment, r, hashes)
   unmap_gaps(hashes, stretches, length)
   local split = interval_count(r) > MAX_INTERVALS and interval_count(r) > 2 * #slots
   local middle = split and floor((stretches[1] + stretches[#stretches]) / 2) or MAX_SEGMENT_BLOCKS
-  local kept, left = move(segment, r, hashes, counts, clip(stretches, 0, middle), segment)
+  local kept, left = move(r, hashes, counts, clip(stretches, 0, middle), segment)
   forget_slots(segment, slots, kept)
   note(segment, left)
   local rest = clip(stretches, middle, MAX_SEGMENT_BLOCKS)
   if #rest > 0 then
     local target = write('>I4', call('HINCRBY', M.totals, 'segment', 1))
-    local _, right = move(segment, r, hashes, counts, rest, target)
+    local _, right = move(r, hashes, counts, rest, target)
     note(target, right)
   end
 end

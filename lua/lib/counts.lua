@@ -22,15 +22,20 @@ local function push_counts(runs, start, first, step, size)
   runs[n + 1], runs[n + 2], runs[n + 3], runs[n + 4] = start, first, step, size
 end
 
--- Copy what a stored value says about [from, to) to `runs`, moved by `shift`; `length` bounds its last run.
-local function copy_counts(runs, value, length, from, to, shift)
-  for p = 1, #value, RUN_WIDTH do
+-- Copy what a stored value says about [from, to) to `runs`, moved by `shift`; `length` bounds its last run. Begins at
+-- byte `p` of the value and returns where the next copy, of something later, may begin.
+local function copy_counts(runs, value, length, from, to, shift, p)
+  local n = #value
+  while p <= n do
     local start, first, step = read(RUN, value, p)
     local stop = length
-    if p + RUN_WIDTH <= #value then stop = min(stop, (read('>I2', value, p + RUN_WIDTH))) end
+    if p + RUN_WIDTH <= n then stop = min(stop, (read('>I2', value, p + RUN_WIDTH))) end
     local a, b = max(start, from), min(stop, to)
     if a < b then push_counts(runs, a + shift, first + (a - start) * step, step, b - a) end
+    if stop > to then return p end
+    p = p + RUN_WIDTH
   end
+  return p
 end
 
 local function encode_counts(runs)
@@ -39,6 +44,18 @@ local function encode_counts(runs)
     out[#out + 1] = write(RUN, runs[k], runs[k + 1], runs[k + 2])
   end
   return concat(out)
+end
+
+-- A stored value with fresh runs (flat start, first, step, size; ordered, apart) in place of what it said there.
+local function merge_counts(value, length, fresh)
+  local runs, at, p = {}, 0, 1
+  for k = 1, #fresh, 4 do
+    p = copy_counts(runs, value, length, at, fresh[k], 0, p)
+    push_counts(runs, fresh[k], fresh[k + 1], fresh[k + 2], fresh[k + 3])
+    at = fresh[k] + fresh[k + 3]
+  end
+  copy_counts(runs, value, length, at, length, 0, p)
+  return encode_counts(runs)
 end
 
 local function count_at(value, offset)

@@ -60,64 +60,91 @@ local function splice(r, first, last, body)
   return sub(r, 1, HEAD + first * WIDTH) .. body .. sub(r, HEAD + 1 + last * WIDTH)
 end
 
--- Let a slot hold [from, to); return the record, how much of it the slot held before, and the slot's oldest time.
-local function cover(r, slot, from, to, time, tier)
-  local first, last = slot_range(r, slot)
-  if first == last then return splice(r, first, last, write(INTERVAL, slot, from, to, time, tier)), 0, time end
-  local pieces, right, had, oldest = {}, {}, 0, time
-  for k = first, last - 1 do
-    local _, a, b, t, g = read(INTERVAL, r, HEAD + 1 + k * WIDTH)
-    had = had + max(0, min(b, to) - max(a, from))
-    if a < from then push_piece(pieces, a, min(b, from), t, g) end
-    if b > to then push_piece(right, max(a, to), b, t, g) end
-    if (a < from or b > to) and t < oldest then oldest = t end
+local function oldest_piece(pieces)
+  local oldest
+  for k = 3, #pieces, 4 do
+    if not oldest or pieces[k] < oldest then oldest = pieces[k] end
   end
-  push_piece(pieces, from, to, time, tier)
-  for k = 1, #right do pieces[#pieces + 1] = right[k] end
-  return splice(r, first, last, encode_pieces(slot, pieces)), had, oldest
+  return oldest
 end
 
--- Take [from, to) from a slot where its time is at or before the fence. Return the record, the removed stretches
--- (flat from, to), their length, and the slot's oldest remaining time (nil: it holds nothing here any more).
-local function uncover(r, slot, from, to, fence)
+-- Let a slot hold the fresh pieces (ordered, apart) instead of what it held there. Returns the record, how much of
+-- them it held before, and the slot's oldest time. One pass, however many pieces.
+local function cover(r, slot, fresh)
   local first, last = slot_range(r, slot)
-  local pieces, gone, removed, oldest = {}, {}, 0, nil
+  if first == last then return splice(r, first, last, encode_pieces(slot, fresh)), 0, oldest_piece(fresh) end
+  local pieces, had, j, n = {}, 0, 1, #fresh
   for k = first, last - 1 do
     local _, a, b, t, g = read(INTERVAL, r, HEAD + 1 + k * WIDTH)
-    local lo, hi = max(a, from), min(b, to)
-    local kept = b - a
-    if t <= fence and hi > lo then
-      gone[#gone + 1], gone[#gone + 2] = lo, hi
-      removed, kept = removed + hi - lo, kept - (hi - lo)
-      if a < lo then push_piece(pieces, a, lo, t, g) end
-      if b > hi then push_piece(pieces, hi, b, t, g) end
-    else
-      push_piece(pieces, a, b, t, g)
+    while a < b do
+      while j <= n and fresh[j + 1] <= a do
+        push_piece(pieces, fresh[j], fresh[j + 1], fresh[j + 2], fresh[j + 3])
+        j = j + 4
+      end
+      local stop = b
+      if j <= n and fresh[j] < b then stop = max(a, fresh[j]) end
+      if a < stop then push_piece(pieces, a, stop, t, g) end
+      a = stop
+      if j <= n and a < b then
+        stop = min(b, fresh[j + 1])
+        had, a = had + stop - a, stop
+      end
     end
-    if kept > 0 and (not oldest or t < oldest) then oldest = t end
   end
-  if removed == 0 then return r, gone, 0, oldest end
-  return splice(r, first, last, encode_pieces(slot, pieces)), gone, removed, oldest
+  for k = j, n, 4 do push_piece(pieces, fresh[k], fresh[k + 1], fresh[k + 2], fresh[k + 3]) end
+  return splice(r, first, last, encode_pieces(slot, pieces)), had, oldest_piece(pieces)
 end
 
--- How many blocks of [from, to) nobody holds.
-local function uncovered(r, from, to)
-  local spans = {}
+-- Take stretches (flat from, to, fence; ordered, apart) from a slot where its time is at or before the fence. Returns the
+-- record, the removed stretches (flat from, to), their length, and the slot's oldest remaining time (nil: it holds
+-- nothing here any more). One pass, however many stretches.
+local function uncover(r, slot, cuts)
+  local first, last = slot_range(r, slot)
+  local pieces, gone, removed, j, n = {}, {}, 0, 1, #cuts
+  for k = first, last - 1 do
+    local _, a, b, t, g = read(INTERVAL, r, HEAD + 1 + k * WIDTH)
+    while j <= n and cuts[j + 1] <= a do j = j + 3 end
+    local m = j
+    while m <= n and cuts[m] < b do
+      local lo, hi = max(cuts[m], a), min(cuts[m + 1], b)
+      if t <= cuts[m + 2] then
+        if a < lo then push_piece(pieces, a, lo, t, g) end
+        gone[#gone + 1], gone[#gone + 2] = lo, hi
+        removed, a = removed + hi - lo, hi
+      end
+      m = m + 3
+    end
+    if a < b then push_piece(pieces, a, b, t, g) end
+  end
+  if removed == 0 then return r, gone, 0, oldest_piece(pieces) end
+  return splice(r, first, last, encode_pieces(slot, pieces)), gone, removed, oldest_piece(pieces)
+end
+
+-- How many blocks of the ranges (flat from, to; ordered, apart) nobody holds.
+local function uncovered(r, ranges)
+  local free, spans, n = 0, {}, #ranges
+  for k = 1, n, 2 do free = free + ranges[k + 1] - ranges[k] end
+  local lo, hi = ranges[1], ranges[n]
   for p = HEAD + 1, #r, WIDTH do
     local a, b = read('>I2I2', r, p + 4)
-    if a < to and b > from then
-      if a <= from and b >= to then return 0 end
-      spans[#spans + 1] = { a, b }
+    if a < hi and b > lo then
+      if a <= lo and b >= hi then return 0 end
+      spans[#spans + 1] = a * 65536 + b
     end
   end
-  if #spans > 1 then table.sort(spans, function(x, y) return x[1] < y[1] end) end
-  local free, at = 0, from
+  table.sort(spans)
+  local at, j = lo, 1
   for k = 1, #spans do
-    local a, b = spans[k][1], spans[k][2]
-    if a > at then free = free + a - at end
-    if b > at then at = b end
+    local a, b = max(at, floor(spans[k] / 65536)), spans[k] % 65536
+    while j <= n and ranges[j + 1] <= a do j = j + 2 end
+    local m = j
+    while m <= n and ranges[m] < b do
+      free = free - max(0, min(b, ranges[m + 1]) - max(a, ranges[m]))
+      m = m + 2
+    end
+    at = max(at, b)
   end
-  return free + max(0, to - at)
+  return free
 end
 
 -- One past the last block that anybody holds.

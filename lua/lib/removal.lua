@@ -21,15 +21,14 @@ local function load_records(removal, segments)
   end
 end
 
-local function take(removal, segment, from, to, fence)
+local function take(removal, segment, cuts)
   local r = removal.records[segment]
-  local changed, gone, removed, oldest = uncover(r, removal.slot, from, to, fence)
+  local changed, gone, removed, oldest = uncover(r, removal.slot, cuts)
   if removed == 0 then return end
-  local freed = 0
-  for k = 1, #gone, 2 do freed = freed + uncovered(changed, gone[k], gone[k + 1]) end
+  local freed = uncovered(changed, gone)
   local length, held = head_of(r)
   removal.records[segment] = with_head(changed, length, held - freed)
-  if removal.oldest[segment] == nil then removal.changed[#removal.changed + 1] = segment end
+  removal.changed[#removal.changed + 1] = segment
   removal.oldest[segment] = oldest or false
   removal.holdings, removal.prefixes = removal.holdings + removed, removal.prefixes + freed
 end
@@ -90,7 +89,7 @@ local function drop_oldest(removal, fence, limit)
   for _, segment in ipairs(segments) do
     if removal.unmapped >= MAX_UNMAPPED then return true end
     local before = #removal.changed
-    if removal.records[segment] then take(removal, segment, 0, MAX_SEGMENT_BLOCKS, fence) end
+    if removal.records[segment] then take(removal, segment, { 0, MAX_SEGMENT_BLOCKS, fence }) end
     if #removal.changed > before then close_segment(removal, segment) else call('ZREM', held, segment) end
   end
   return #segments == limit

@@ -6,7 +6,7 @@ at :class:`~inference_cache.store.base.Store`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,11 +31,12 @@ from inference_cache.store import packing, replies
 from inference_cache.store.catalog import Catalog
 from inference_cache.store.connection.transport import Connection
 from inference_cache.store.keys import Keys
-from inference_cache.store.replies import Listed, ModelState, Removed
+from inference_cache.store.replies import Listed, ModelState, Removed, Stored
 from inference_cache.store.scripts import load, names
 
-MAX_CALL_BLOCKS = 512
-"""Blocks that one writing call takes: more would hold Redis for longer than two milliseconds."""
+MAX_EVICT_BLOCKS = 256
+"""Blocks that one eviction takes: each may sit in a segment of its own, and no call shall hold Redis for more than two
+milliseconds."""
 
 MAX_WALK_BLOCKS = 131_072
 MAX_WALK_SEGMENTS = 4_096
@@ -122,11 +123,9 @@ class RedisStore:
         state, holdings, prefixes = None, 0, 0
         try:
             for batch in batches:
-                stored = replies.read_ingest(
-                    await self._run("ingest", model, *self._columns(batch, replica_id, reported_ms), expiry, self._us())
-                )
-                state, holdings, prefixes = stored.state, holdings + stored.holdings, prefixes + stored.prefixes
-                await self._rebuild(model, self._keys.partition(batch.partition).encode(), stored.rebuild)
+                async for stored in self._ingest(model, replica_id, batch, reported_ms, expiry):
+                    state = stored.state
+                    holdings, prefixes = holdings + stored.holdings, prefixes + stored.prefixes
             if stats is not None:
                 row = packing.pack_stats(stats)
                 reply = await self._run("stats", model, replica_id, stats.alive_ms, row, expiry, self._us())
@@ -135,6 +134,28 @@ class RedisStore:
             if state is not None:
                 await self._catalog.put(model, state, self._key_ttl_ms)
         return Ingested(holdings, prefixes)
+
+    async def _ingest(
+        self, model: ModelKey, replica_id: str, batch: Batch, reported_ms: int, expiry: int
+    ) -> AsyncIterator[Stored]:
+        """Store one batch; blocks that are scattered over many segments take several calls."""
+        partition = self._keys.partition(batch.partition)
+        columns = (
+            batch.keys,
+            batch.after,
+            packing.pack_tiers(batch.tiers),
+            packing.pack_counts(batch.counts),
+            packing.pack_breaks(batch.breaks),
+        )
+        taken, total = 0, len(batch.keys) // KEY_BYTES
+        while taken < total:
+            reply = await self._run(
+                "ingest", model, partition, replica_id, reported_ms, *columns, taken, expiry, self._us()
+            )
+            stored = replies.read_ingest(reply)
+            taken = stored.taken
+            await self._rebuild(model, partition.encode(), stored.rebuild)
+            yield stored
 
     async def evict(self, model: ModelKey, replica_id: str, removal: Removal) -> int:
         """Remove blocks, as many a call as hold Redis only briefly."""
@@ -215,18 +236,6 @@ class RedisStore:
     def _us(self) -> int:
         return self._connection.now_ms() * 1000
 
-    def _columns(self, batch: Batch, replica_id: str, reported_ms: int) -> tuple[bytes | int | str, ...]:
-        return (
-            self._keys.partition(batch.partition),
-            replica_id,
-            reported_ms,
-            batch.keys,
-            batch.after,
-            packing.pack_tiers(batch.tiers),
-            packing.pack_counts(batch.counts),
-            packing.pack_breaks(batch.breaks),
-        )
-
     async def _after(self, model: ModelKey, step: Removed) -> None:
         """Do what a removing step leaves to do: rebuild segments, tell the catalog."""
         for partition in dict.fromkeys(name for name, _ in step.rebuild):
@@ -294,8 +303,8 @@ def _continued(before: Run | None, run: Run, walked: int) -> Run:
 def _slices(removal: Removal) -> Iterable[tuple[bytes, bytes]]:
     """Cut a removal into what one call takes: keys, and packed fences counted from the first of them."""
     total = len(removal.keys) // KEY_BYTES
-    for start in range(0, total, MAX_CALL_BLOCKS):
-        stop = min(start + MAX_CALL_BLOCKS, total)
+    for start in range(0, total, MAX_EVICT_BLOCKS):
+        stop = min(start + MAX_EVICT_BLOCKS, total)
         fences: list[tuple[int, int | None]] = []
         for at, fence_ms in removal.fences:
             if at <= start:

@@ -43,8 +43,9 @@ def _state(reply: Sequence[Any]) -> ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Reply of ``ingest``."""
+    """Reply of ``ingest``; ``taken`` blocks of the batch are stored."""
 
+    taken: int
     holdings: int
     prefixes: int
     rebuild: tuple[bytes, ...]
@@ -70,7 +71,7 @@ class Removed:
 def read_ingest(reply: Any) -> Stored:
     """Decode the reply of ``ingest``."""
     _expect(reply, b"OK")
-    return Stored(reply[1], reply[2], tuple(reply[4 : 4 + reply[3]]), _state(reply))
+    return Stored(reply[1], reply[2], reply[3], tuple(reply[5 : 5 + reply[4]]), _state(reply))
 
 
 def _pairs(reply: Sequence[Any], at: int) -> tuple[tuple[bytes, bytes], ...]:
