@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_cache.domain.affinity import chain_seed, pick
+from inference_cache.domain.columns import PackedHashes
 from inference_cache.domain.tuning import AffinityMode
 
 MODES: tuple[AffinityMode, ...] = ("modulo", "rendezvous")
@@ -41,6 +42,12 @@ def test_a_hash_and_a_chain_of_it_differ() -> None:
 def test_seeds_frame_each_hash(hashes: list[bytes]) -> None:
     """Whatever the widths, the seed is length and bytes of each hash; empty hashes have their place in it."""
     assert chain_seed(hashes) == b"".join(len(one).to_bytes(4, "big") + one for one in hashes)
+
+
+@given(st.lists(st.binary(min_size=8, max_size=8), max_size=40))
+def test_packed_hashes_have_the_seed_of_single_ones(hashes: list[bytes]) -> None:
+    """A gateway's prompt goes to the same replica however its message was read."""
+    assert chain_seed(PackedHashes(b"".join(hashes))) == chain_seed(hashes)
 
 
 def test_a_chain_of_one_empty_hash_has_a_seed() -> None:

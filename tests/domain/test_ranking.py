@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_cache.domain.columns import Equal
 from inference_cache.domain.float32 import f32
 from inference_cache.domain.models import MAX_TOKENS, ExactEvidence
 from inference_cache.domain.ranking import Score, leading_tokens, rank_chain, rank_exact, rank_warm
-from inference_cache.domain.scoring import Scale, distinguishing_power, freshness, pressure_factor
+from inference_cache.domain.scoring import Scale, distinguishing_power, freshness, pressure_factors
 from inference_cache.domain.tuning import Tuning
 from tests.domain.evidence import MINUTE, NOW, chain, exact, holder, points, run, stats
 
 HALF_HOUR = 30 * MINUTE
+PRESSURES = st.none() | st.sampled_from([0.0, 0.25, 1.0, 1.5]) | st.floats(-1, 2, width=32)
 
 
 def scale(*, ttft_ms: int = 0, ttl_ms: int = HALF_HOUR, tuning: Tuning | None = None) -> Scale:
@@ -103,7 +105,7 @@ def test_pressure_is_subtracted_in_single_precision() -> None:
 @pytest.mark.parametrize(("pressure", "factor"), [(1.5, 0.0), (1.0, 0.0), (0.0, 1.0), (-3.0, 1.0), (0.25, 0.75)])
 def test_the_pressure_factor_is_clamped(pressure: float, factor: float) -> None:
     """No pressure turns a score negative or raises it."""
-    assert pressure_factor(pressure, 1.0) == factor
+    assert pressure_factors([pressure], 1.0) == [factor]
 
 
 def test_an_overloaded_replica_ranks_behind_a_token() -> None:
@@ -192,6 +194,42 @@ def test_expired_evidence_neither_ranks_nor_matches() -> None:
     assert points(found) == near(a=64 * 2 / 3)
     runs = rank_chain(chain(3, run("a", 1), run("b", 1, age_ms=HALF_HOUR)), [64], scale())
     assert points(runs) == near(a=64 * 2 / 3)
+
+
+@given(st.integers(0, 2**31 - 1), st.lists(st.integers(1, 12), max_size=5))
+def test_leading_tokens_of_equal_counts_need_no_list(value: int, depths: list[int]) -> None:
+    """A column of one number gives the sums that its list gives, saturated alike."""
+    assert leading_tokens(Equal(value, 12), depths) == leading_tokens([value] * 12, depths)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, HALF_HOUR - 1), PRESSURES), min_size=1, max_size=9),
+    st.integers(0, 4),
+    st.sampled_from([0, 100]),
+    st.floats(0, 3, width=32),
+)
+def test_scores_are_single_precision_step_by_step(
+    held: list[tuple[int, int, float | None]], others: int, ttft_ms: int, weight: float
+) -> None:
+    """Scores are bit for bit what multiplying float32 values left to right, one replica at a time, gives."""
+    holders = [
+        holder(f"r{at}", tokens, age_ms=age_ms, stats=None if pressure is None else stats(pressure=pressure))
+        for at, (tokens, age_ms, pressure) in enumerate(held)
+    ]
+    found = rank_exact(
+        exact(len(holders) + others, *holders), scale(ttft_ms=ttft_ms, tuning=Tuning(pressure_weight=weight))
+    )
+    expected = {}
+    for one in holders:
+        fresh = f32(1 - (NOW - one.reported_ms) / HALF_HOUR)
+        score = f32(f32(one.token_count) * fresh)
+        if one.stats is not None:
+            score = f32(score * min(1.0, max(0.0, f32(1 - f32(weight * one.stats.pressure)))))
+        if ttft_ms:
+            score = f32(score * f32(1 + fresh))
+        total = len(holders) + others
+        expected[one.replica_id] = f32(score * f32(1 - len(holders) / total)) if total > 1 else score
+    assert points(found) == expected
 
 
 @given(st.lists(st.integers(0, 2**31 - 1) | st.just(16), min_size=1, max_size=12), st.data())

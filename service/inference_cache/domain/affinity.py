@@ -5,14 +5,18 @@ Everything hangs on one digest, SHA-256 of the prompt's *seed*; neither load nor
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from hashlib import sha256
 from struct import Struct
 
+from inference_cache.domain.columns import PackedHashes
+from inference_cache.domain.models import KEY_BYTES
 from inference_cache.domain.tuning import AffinityMode
 
 _LENGTH = Struct(">I")
 _LEADING_BYTES = 8
+_WORD = next(code for code in "IL" if array(code).itemsize == _LENGTH.size)
 
 
 def chain_seed(hashes: Sequence[bytes]) -> bytes:
@@ -24,6 +28,8 @@ def chain_seed(hashes: Sequence[bytes]) -> bytes:
     >>> chain_seed([b"ab", b""]).hex()
     '00000002616200000000'
     """
+    if isinstance(hashes, PackedHashes):
+        return _packed_seed(hashes)
     if len(set(map(len, hashes))) == 1:
         length = _LENGTH.pack(len(hashes[0]))
         return length + length.join(hashes)
@@ -48,6 +54,15 @@ def pick(seed: bytes, candidates: Sequence[str], mode: AffinityMode) -> str | No
     if mode == "rendezvous":
         return max(ordered, key=lambda replica_id: _leading(sha256(digest + replica_id.encode()).digest()))
     return ordered[_leading(digest) % len(ordered)]
+
+
+def _packed_seed(hashes: PackedHashes) -> bytes:
+    # A length is one word of four bytes and a hash two, so three strides place all of them; their bytes never change.
+    seed = array(_WORD, _LENGTH.pack(KEY_BYTES) * (3 * len(hashes)))
+    words = array(_WORD, hashes.keys)
+    seed[1::3] = words[0::2]
+    seed[2::3] = words[1::2]
+    return seed.tobytes()
 
 
 def _leading(digest: bytes) -> int:

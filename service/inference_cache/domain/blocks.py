@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from inference_cache.domain.columns import PackedHashes
 from inference_cache.domain.models import KEY_BYTES
 
 MAX_BATCH_BLOCKS = 512
@@ -42,7 +43,7 @@ def join_keys(hashes: Sequence[bytes]) -> bytes:
     >>> join_keys([b"12345678", b"", b"abcdefgh"])
     b'12345678abcdefgh'
     """
-    return b"".join(block_keys(hashes))
+    return hashes.keys if isinstance(hashes, PackedHashes) else b"".join(block_keys(hashes))
 
 
 def split_keys(keys: bytes) -> list[bytes]:

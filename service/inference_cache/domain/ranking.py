@@ -5,13 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from operator import itemgetter, mul
+from typing import Any, NamedTuple
 
-from inference_cache.domain.float32 import f32
-from inference_cache.domain.models import MAX_TOKENS, ChainEvidence, ExactEvidence, ReplicaStats
-from inference_cache.domain.scoring import Scale, distinguishing_power, freshness, pressure_factor
-from inference_cache.domain.tiers import wire_tier
+from inference_cache.domain.columns import Equal
+from inference_cache.domain.float32 import f32, f32s
+from inference_cache.domain.models import MAX_TOKENS, ChainEvidence, ExactEvidence, Holder, ReplicaStats, Run
+from inference_cache.domain.scoring import Scale, distinguishing_power, freshness
+from inference_cache.domain.tiers import UNSPECIFIED, wire_tier
 from inference_cache.domain.tuning import Tuning
+
+_REPLICA_ID, _SCORE = itemgetter(0), itemgetter(1)
 
 
 class Score(NamedTuple):
@@ -34,19 +38,10 @@ class Score(NamedTuple):
 
 def rank_exact(evidence: ExactEvidence, scale: Scale) -> tuple[Score, ...]:
     """Rank the holders of one block by the token count they reported for it."""
-    fresh = [(holder, scale.freshness(holder.reported_ms)) for holder in evidence.holders]
-    fresh = [(holder, prob) for holder, prob in fresh if prob]
-    power = distinguishing_power(len(fresh), len(evidence.serving))
-    return _ordered(
-        Score(
-            holder.replica_id,
-            f32(scale.raw(holder.token_count, prob, scale.pressure_factor(holder.stats)) * power),
-            holder.token_count,
-            prob,
-            wire_tier(holder.tier),
-        )
-        for holder, prob in fresh
-    )
+    fresh = scale.freshnesses([holder.reported_ms for holder in evidence.holders])
+    held = [entry for entry in zip(evidence.holders, fresh, strict=True) if entry[1]]
+    power = distinguishing_power(len(held), len(evidence.serving))
+    return _ranked([(holder, holder.token_count, prob) for holder, prob in held], [power] * len(held), scale)
 
 
 def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> tuple[Score, ...]:
@@ -60,24 +55,11 @@ def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> 
         counts: the request's token counts, block by block; what was reported plays no role.
         scale: what the scores have in common.
     """
-    matched = leading_tokens(counts, [run.blocks for run in evidence.runs])
-    scored = [
-        (run, tokens, scale.freshness(run.oldest_ms))
-        for run, tokens in zip(evidence.runs, matched, strict=True)
-        if tokens > 0
-    ]
-    scored = [entry for entry in scored if entry[2]]
-    powers = _powers([tokens for _, tokens, _ in scored], len(evidence.serving))
-    return _ordered(
-        Score(
-            run.replica_id,
-            f32(scale.raw(tokens, prob, scale.pressure_factor(run.stats)) * powers[tokens]),
-            tokens,
-            prob,
-            wire_tier(run.tier),
-        )
-        for run, tokens, prob in scored
-    )
+    runs = evidence.runs
+    tokens = leading_tokens(counts, [run.blocks for run in runs])
+    fresh = scale.freshnesses([run.oldest_ms for run in runs])
+    matches = [entry for entry in zip(runs, tokens, fresh, strict=True) if entry[1] > 0 and entry[2]]
+    return _ranked(matches, _powers([entry[1] for entry in matches], len(evidence.serving)), scale)
 
 
 def leading_tokens(counts: Sequence[int], depths: Sequence[int]) -> list[int]:
@@ -86,9 +68,9 @@ def leading_tokens(counts: Sequence[int], depths: Sequence[int]) -> list[int]:
     >>> leading_tokens([16, 16, 16], [1, 3]), leading_tokens([10, 0, 5], [1, 2, 3])
     ([16, 48], [10, 10, 15])
     """
+    if isinstance(counts, Equal):
+        return [min(counts.value * depth, MAX_TOKENS) for depth in depths]
     head = counts[: max(depths, default=0)]
-    if head and head.count(head[0]) == len(head):
-        return [min(head[0] * depth, MAX_TOKENS) for depth in depths]
     sums = [0, *accumulate(head)]
     return [min(sums[depth], MAX_TOKENS) for depth in depths]
 
@@ -98,21 +80,42 @@ def rank_warm(warm: Iterable[tuple[str, ReplicaStats]], scale: Scale, tuning: Tu
 
     Statistics are judged by their own age limit, not by the tenant's TTL; the distinguishing power plays no role.
     """
-    scores = []
-    for replica_id, stats in warm:
-        recency = freshness(scale.now_ms - stats.reported_ms, tuning.hot_max_age_ms)
-        hit_rate = f32(stats.hit_rate)
-        if tuning.hot_max_age_ms > 0 and recency and hit_rate >= f32(tuning.hot_min_hit_rate):
-            score = scale.raw(hit_rate, recency, pressure_factor(stats.pressure, scale.pressure_weight))
-            scores.append(Score(replica_id, score, 0, hit_rate))
-    return _ordered(scores)
+    limit, least = tuning.hot_max_age_ms, f32(tuning.hot_min_hit_rate)
+    found = [
+        (replica_id, stats, rate, recency)
+        for replica_id, stats in warm
+        if limit > 0
+        and (recency := freshness(scale.now_ms - stats.reported_ms, limit))
+        and (rate := f32(stats.hit_rate)) >= least
+    ]
+    if not found:
+        return ()
+    ids, rows, rates, recencies = zip(*found, strict=True)
+    scores = scale.weigh(rates, recencies, [row.pressure for row in rows])
+    return _ordered(ids, scores, [0] * len(ids), rates, [UNSPECIFIED] * len(ids))
 
 
-def _powers(matched: list[int], total: int) -> dict[int, float]:
+def _ranked(
+    matches: Sequence[tuple[Run | Holder, int, float]], powers: Sequence[float], scale: Scale
+) -> tuple[Score, ...]:
+    """Score what matches: evidence, matched tokens and freshness, each with its power to distinguish."""
+    if not matches:
+        return ()
+    held, tokens, fresh = zip(*matches, strict=True)
+    scores = f32s(map(mul, scale.weigh(tokens, fresh, [scale.pressure(each.stats) for each in held]), powers))
+    return _ordered([each.replica_id for each in held], scores, tokens, fresh, [wire_tier(each.tier) for each in held])
+
+
+def _powers(matched: Sequence[int], total: int) -> list[float]:
     levels = sorted(matched)
-    return {tokens: distinguishing_power(len(levels) - bisect_left(levels, tokens), total) for tokens in set(levels)}
+    powers = {tokens: distinguishing_power(len(levels) - bisect_left(levels, tokens), total) for tokens in set(levels)}
+    return [powers[tokens] for tokens in matched]
 
 
-def _ordered(scores: Iterable[Score]) -> tuple[Score, ...]:
-    # Code points sort as their UTF-8 bytes do.
-    return tuple(sorted(scores, key=lambda score: (-score.score, score.replica_id)))
+def _ordered(*columns: Sequence[Any]) -> tuple[Score, ...]:
+    """Return the scores whose fields are given as columns, best first, equal ones by replica id."""
+    scores = list(map(Score._make, zip(*columns, strict=True)))
+    # Code points sort as their UTF-8 bytes do. Sorting is stable, so the last key counts first.
+    scores.sort(key=_REPLICA_ID)
+    scores.sort(key=_SCORE, reverse=True)
+    return tuple(scores)

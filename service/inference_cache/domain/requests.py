@@ -1,7 +1,8 @@
 """What callers ask and report, as plain data: the wire's messages without the wire.
 
 Hashes are kept as they were sent; :mod:`inference_cache.domain.blocks` reduces them to block keys. Sequences may be
-any kind, the containers of a decoded message included; nothing here changes or keeps them beyond one call.
+any kind, the containers of a decoded message and the columns of :mod:`inference_cache.domain.columns` included;
+nothing here changes or keeps them beyond one call.
 """
 
 from __future__ import annotations

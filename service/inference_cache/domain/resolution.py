@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inference_cache.domain import reasons
+from inference_cache.domain.columns import Equal, at_hand, has_empty, lowest, total
 from inference_cache.domain.fingerprint import block_hashes
 from inference_cache.domain.models import MAX_TOKENS
 from inference_cache.domain.requests import LookupRequest
@@ -100,12 +101,12 @@ def _mentions_chain(request: LookupRequest) -> bool:
 def _chain(request: LookupRequest) -> Resolved | Refused:
     if not arrays_agree(request):
         return Refused(reasons.MISMATCHED_ARRAYS)
-    counts = list(request.block_token_counts)
-    if min(counts) < 0:
+    counts = at_hand(request.block_token_counts)
+    if lowest(counts) < 0:
         return Refused(reasons.NEGATIVE_COUNT)
-    hashes = list(request.block_hashes)
-    dropped = "" if all(hashes) else reasons.EMPTY_HASH
-    return Resolved(True, hashes, counts, min(sum(counts), MAX_TOKENS), dropped=dropped)
+    hashes = at_hand(request.block_hashes)
+    dropped = reasons.EMPTY_HASH if has_empty(hashes) else ""
+    return Resolved(True, hashes, counts, min(total(counts), MAX_TOKENS), dropped=dropped)
 
 
 def _exact(request: LookupRequest) -> Resolved | Refused:
@@ -123,7 +124,7 @@ def _tokens(token_ids: Sequence[int], tuning: Tuning, *, chain_matching: bool) -
         return Refused(reasons.PARTIAL_BLOCK)
     tokens = min(tuning.block_size * len(hashes), MAX_TOKENS)
     if chain_matching:
-        return Resolved(True, hashes, [tuning.block_size] * len(hashes), tokens)
+        return Resolved(True, hashes, Equal(tuning.block_size, len(hashes)), tokens)
     return Resolved(False, hashes[-1:], effective_tokens=tokens)
 
 

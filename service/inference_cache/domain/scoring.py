@@ -6,9 +6,11 @@ left to right, then by the distinguishing power.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import mul
 
-from inference_cache.domain.float32 import f32
+from inference_cache.domain.float32 import f32, f32s
 from inference_cache.domain.models import ReplicaStats
 from inference_cache.domain.tuning import Tuning
 
@@ -24,15 +26,14 @@ def freshness(age_ms: int, ttl_ms: int) -> float:
     return 0.0 if age_ms >= ttl_ms else f32(1 - age_ms / ttl_ms)
 
 
-def pressure_factor(pressure: float, weight: float) -> float:
-    """Return what a replica's pressure leaves of its score, between 0 and 1; both arguments are float32 values.
+def pressure_factors(pressures: Sequence[float], weight: float) -> list[float]:
+    """Return what each replica's pressure leaves of its score, between 0 and 1; all arguments are float32 values.
 
-    >>> pressure_factor(0.25, 1.0), pressure_factor(1.5, 1.0), pressure_factor(-1.0, 1.0)
-    (0.75, 0.0, 1.0)
+    >>> pressure_factors([0.25, 1.5, -1.0, 0.0], 1.0)
+    [0.75, 0.0, 1.0, 1.0]
     """
-    if not pressure:
-        return 1.0
-    return min(1.0, max(0.0, f32(1 - f32(weight * pressure))))
+    left = f32s(1 - lost for lost in f32s(weight * pressure for pressure in pressures))
+    return [min(1.0, max(0.0, factor)) if pressure else 1.0 for factor, pressure in zip(left, pressures, strict=True)]
 
 
 def distinguishing_power(matching: int, total: int) -> float:
@@ -72,24 +73,28 @@ class Scale:
         tight = 0 < ttft_ms < tuning.tight_slo_ms
         return cls(now_ms, ttl_ms, f32(tuning.pressure_weight), f32(tuning.tight_slo_bias) if tight else 0.0)
 
-    def freshness(self, time_ms: int) -> float:
-        """Return the freshness of what was reported at a time."""
-        return freshness(self.now_ms - time_ms, self.ttl_ms)
+    def pressure(self, stats: ReplicaStats | None) -> float:
+        """Return the pressure of a replica; statistics as old as the TTL no longer count."""
+        return 0.0 if stats is None or self.now_ms - stats.reported_ms >= self.ttl_ms else stats.pressure
 
-    def pressure_factor(self, stats: ReplicaStats | None) -> float:
-        """Return the pressure factor of a replica; statistics as old as the TTL no longer count."""
-        if stats is None or self.now_ms - stats.reported_ms >= self.ttl_ms:
-            return 1.0
-        return pressure_factor(stats.pressure, self.pressure_weight)
+    def freshnesses(self, times_ms: Sequence[int]) -> list[float]:
+        """Return the freshness of each time; replicas that reported together share one."""
+        known = {time_ms: freshness(self.now_ms - time_ms, self.ttl_ms) for time_ms in set(times_ms)}
+        return [known[time_ms] for time_ms in times_ms]
 
-    def slo_factor(self, fresh: float) -> float:
-        """Return the bias of a tight objective towards what was reported lately."""
-        return f32(1 + f32(fresh * self.fresh_bias))
+    def weigh(self, values: Iterable[float], fresh: Sequence[float], pressures: Sequence[float]) -> list[float]:
+        """Return each value weighted by freshness, pressure and the objective, left to right.
 
-    def raw(self, value: float, fresh: float, pressure: float) -> float:
-        """Return ``value`` weighted by freshness, a pressure factor and the objective, left to right."""
-        score = f32(f32(value) * fresh)
+        Args:
+            values: one a replica, as are all of these.
+            fresh: their freshness, or what stands for it.
+            pressures: their pressures, float32 values.
+        """
+        scores = f32s(map(mul, f32s(values), fresh))
         # Times one is no step: most requests have no objective, many replicas no pressure.
-        if pressure != 1.0:
-            score = f32(score * pressure)
-        return f32(score * self.slo_factor(fresh)) if self.fresh_bias else score
+        if any(pressures):
+            scores = f32s(map(mul, scores, pressure_factors(pressures, self.pressure_weight)))
+        if self.fresh_bias:
+            bias = f32s(1 + more for more in f32s(prob * self.fresh_bias for prob in fresh))
+            scores = f32s(map(mul, scores, bias))
+        return scores

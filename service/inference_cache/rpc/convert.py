@@ -6,7 +6,7 @@ Nothing is judged here. Repeated fields pass as they are: the domain reads them 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from grpc import StatusCode
 
@@ -47,8 +47,10 @@ def status_of(error: InferenceCacheError) -> tuple[StatusCode, str]:
     return code, f"{sentence} ({word})" if word else sentence
 
 
-def lookup_request(message: pb.LookupRouteRequest) -> LookupRequest:
-    """Return the domain's view of a lookup."""
+def lookup_request(
+    message: pb.LookupRouteRequest, block_hashes: Sequence[bytes], block_token_counts: Sequence[int]
+) -> LookupRequest:
+    """Return the domain's view of a lookup; its chain is given apart, since it may not be in the message."""
     return LookupRequest(
         tenant_id=message.tenant_id,
         model_id=message.model_id,
@@ -56,8 +58,8 @@ def lookup_request(message: pb.LookupRouteRequest) -> LookupRequest:
         adapter_id=message.adapter_id,
         prefix_hash=message.prefix_hash,
         prefix_token_count=message.prefix_token_count,
-        block_hashes=message.block_hashes,
-        block_token_counts=message.block_token_counts,
+        block_hashes=block_hashes,
+        block_token_counts=block_token_counts,
         token_ids=message.token_ids,
         prompt_text=message.prompt_text,
         ttft_ms=message.slo.ttft_ms,
@@ -66,22 +68,22 @@ def lookup_request(message: pb.LookupRouteRequest) -> LookupRequest:
 
 def lookup_response(answer: Answer, latency_us: int) -> pb.LookupRouteResponse:
     """Return the wire's form of an answer."""
-    return pb.LookupRouteResponse(
-        replica_scores=[
-            pb.ReplicaScore(
-                replica_id=score.replica_id,
-                score=score.score,
-                matched_tokens=score.matched_tokens,
-                estimated_cache_hit_prob=score.hit_prob,
-                tier=score.tier,  # type: ignore[arg-type]
-            )
-            for score in answer.scores
-        ],
+    response = pb.LookupRouteResponse(
         reason_code=answer.reason,
         lookup_latency_us=latency_us,
         token_ids=answer.token_ids,
         adapter_id=answer.adapter_id,
     )
+    add = response.replica_scores.add  # in place: messages given to a constructor are copied
+    for score in answer.scores:
+        add(
+            replica_id=score.replica_id,
+            score=score.score,
+            matched_tokens=score.matched_tokens,
+            estimated_cache_hit_prob=score.hit_prob,
+            tier=score.tier,
+        )
+    return response
 
 
 def update(message: pb.CacheStateUpdate) -> Update:

@@ -14,6 +14,7 @@ from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache._pb.inferencecache_pb2_grpc import InferenceCacheServicer
 from inference_cache.domain.models import RESERVED_TENANT, CacheState, ModelKey
 from inference_cache.domain.reasons import INDEX_UNAVAILABLE, NO_HINT
+from inference_cache.domain.requests import LookupRequest
 from inference_cache.metrics import Metrics
 from inference_cache.rpc import convert
 from inference_cache.rpc.events import Events
@@ -47,11 +48,10 @@ class Handlers(InferenceCacheServicer):
         self._events = events
         self._failures = failures
 
-    async def LookupRoute(self, request: pb.LookupRouteRequest, context: Context) -> pb.LookupRouteResponse:
-        """Rank replicas; whatever goes wrong is an empty answer."""
+    async def LookupRoute(self, request: LookupRequest, context: Context) -> pb.LookupRouteResponse:  # type: ignore[override]
+        """Rank replicas; whatever goes wrong is an empty answer. The request comes decoded, see :mod:`.wire`."""
         try:
-            asked = convert.lookup_request(request)
-            answer, latency_us = await self._lookups.answer(asked, context.time_remaining())
+            answer, latency_us = await self._lookups.answer(request, context.time_remaining())
             return convert.lookup_response(answer, latency_us)
         except Exception as error:  # noqa: BLE001 - a lookup never fails a request
             self._failures.unexpected("LookupRoute", error)

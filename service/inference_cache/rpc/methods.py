@@ -16,8 +16,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache.rpc.failures import Failures
+from inference_cache.rpc.wire import read_lookup
 
 SERVICE = pb.DESCRIPTOR.services_by_name["InferenceCache"]
+
+DECODERS: dict[str, Callable[[bytes], Any]] = {"LookupRoute": read_lookup}
+"""Methods whose requests are read by something better than the generated class."""
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -39,15 +43,19 @@ def _handler(
         return grpc.unary_stream_rpc_method_handler(
             _unary_stream(method.name, request, behaviour, failures), None, encode
         )
-    return grpc.unary_unary_rpc_method_handler(_unary_unary(method.name, request, behaviour, failures), None, encode)
+    decode = DECODERS.get(method.name, request.FromString)
+    return grpc.unary_unary_rpc_method_handler(_unary_unary(method.name, decode, behaviour, failures), None, encode)
 
 
 def _unary_unary(
-    name: str, request: type[Message], behaviour: Callable[[Any, _Context], Awaitable[Any]], failures: Failures
+    name: str,
+    decode: Callable[[bytes], Any],
+    behaviour: Callable[[Any, _Context], Awaitable[Any]],
+    failures: Failures,
 ) -> Callable[[bytes, _Context], Awaitable[Any]]:
     async def call(data: bytes, context: _Context) -> Any:
         try:
-            message = request.FromString(data)
+            message = decode(data)
         except DecodeError as error:
             await failures.abort(name, error, context)
         return await behaviour(message, context)
