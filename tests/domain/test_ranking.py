@@ -34,7 +34,7 @@ def near(**scores: float) -> object:
 )
 def test_distinguishing_power(matching: int, total: int, power: float) -> None:
     """A match that everybody has tells nothing; a lone replica needs no telling apart."""
-    assert distinguishing_power(matching, total) == f32(power)
+    assert distinguishing_power([matching], total) == [f32(power)]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_tiers_are_answered_and_do_not_score() -> None:
 
 def test_holdings_from_the_future_are_new() -> None:
     """A clock that runs ahead gives a freshness of exactly 1."""
-    assert freshness(-5, 100) == 1.0
+    assert freshness([-5], 100) == [1.0]
     assert rank_exact(exact(1, holder("a", 64, age_ms=-MINUTE)), scale())[0].hit_prob == 1.0
 
 

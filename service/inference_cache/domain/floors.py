@@ -19,6 +19,6 @@ def apply_floors(scores: tuple[Score, ...], policy: Policy) -> tuple[Score, ...]
     """
     floor_tokens = policy.minimum_matched_tokens
     if floor_tokens > 0:
-        scores = tuple(score for score in scores if score.matched_tokens >= floor_tokens)
+        scores = tuple([score for score in scores if score.matched_tokens >= floor_tokens])
     floor_score = f32(policy.routing_floor_score)
     return () if floor_score > 0 and scores and scores[0].score < floor_score else scores

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, count, repeat
 from operator import itemgetter, mul
 from typing import Any, NamedTuple
 
@@ -36,12 +36,16 @@ class Score(NamedTuple):
     tier: int = 0
 
 
+_make = partial(tuple.__new__, Score)
+"""``Score._make`` without its Python frame."""
+
+
 def rank_exact(evidence: ExactEvidence, scale: Scale) -> tuple[Score, ...]:
     """Rank the holders of one block by the token count they reported for it."""
-    fresh = scale.freshnesses([holder.reported_ms for holder in evidence.holders])
+    fresh = scale.freshness([holder.reported_ms for holder in evidence.holders])
     held = [entry for entry in zip(evidence.holders, fresh, strict=True) if entry[1]]
-    power = distinguishing_power(len(held), len(evidence.serving))
-    return _ranked([(holder, holder.token_count, prob) for holder, prob in held], [power] * len(held), scale)
+    powers = distinguishing_power([len(held)] * len(held), len(evidence.serving))
+    return _ranked([(holder, holder.token_count, prob) for holder, prob in held], powers, scale)
 
 
 def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> tuple[Score, ...]:
@@ -57,7 +61,7 @@ def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> 
     """
     runs = evidence.runs
     tokens = leading_tokens(counts, [run.blocks for run in runs])
-    fresh = scale.freshnesses([run.oldest_ms for run in runs])
+    fresh = scale.freshness([run.oldest_ms for run in runs])
     matches = [entry for entry in zip(runs, tokens, fresh, strict=True) if entry[1] > 0 and entry[2]]
     return _ranked(matches, _powers([entry[1] for entry in matches], len(evidence.serving)), scale)
 
@@ -81,18 +85,17 @@ def rank_warm(warm: Iterable[tuple[str, ReplicaStats]], scale: Scale, tuning: Tu
     Statistics are judged by their own age limit, not by the tenant's TTL; the distinguishing power plays no role.
     """
     limit, least = tuning.hot_max_age_ms, f32(tuning.hot_min_hit_rate)
-    found = [
-        (replica_id, stats, rate, recency)
-        for replica_id, stats in warm
-        if limit > 0
-        and (recency := freshness(scale.now_ms - stats.reported_ms, limit))
-        and (rate := f32(stats.hit_rate)) >= least
-    ]
+    known = list(warm)
+    if limit <= 0 or not known:
+        return ()
+    recency = freshness([scale.now_ms - stats.reported_ms for _, stats in known], limit)
+    rates = f32s(stats.hit_rate for _, stats in known)
+    found = [entry for entry in zip(known, rates, recency, strict=True) if entry[2] and entry[1] >= least]
     if not found:
         return ()
-    ids, rows, rates, recencies = zip(*found, strict=True)
-    scores = scale.weigh(rates, recencies, [row.pressure for row in rows])
-    return _ordered(ids, scores, [0] * len(ids), rates, [UNSPECIFIED] * len(ids))
+    known, rates, recency = map(list, zip(*found, strict=True))
+    scores = scale.weigh(rates, recency, [stats.pressure for _, stats in known])
+    return _ordered([replica_id for replica_id, _ in known], scores, repeat(0), rates, repeat(UNSPECIFIED))
 
 
 def _ranked(
@@ -107,14 +110,14 @@ def _ranked(
 
 
 def _powers(matched: Sequence[int], total: int) -> list[float]:
-    levels = sorted(matched)
-    powers = {tokens: distinguishing_power(len(levels) - bisect_left(levels, tokens), total) for tokens in set(levels)}
-    return [powers[tokens] for tokens in matched]
+    # Of equal levels the last one's place counts all of them.
+    at_least = dict(zip(sorted(matched, reverse=True), count(1)))
+    return distinguishing_power([at_least[tokens] for tokens in matched], total)
 
 
-def _ordered(*columns: Sequence[Any]) -> tuple[Score, ...]:
+def _ordered(*columns: Iterable[Any]) -> tuple[Score, ...]:
     """Return the scores whose fields are given as columns, best first, equal ones by replica id."""
-    scores = list(map(Score._make, zip(*columns, strict=True)))
+    scores = list(map(_make, zip(*columns)))  # noqa: B905 - some repeat one value for ever
     # Code points sort as their UTF-8 bytes do. Sorting is stable, so the last key counts first.
     scores.sort(key=_REPLICA_ID)
     scores.sort(key=_SCORE, reverse=True)

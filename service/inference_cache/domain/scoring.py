@@ -15,15 +15,13 @@ from inference_cache.domain.models import ReplicaStats
 from inference_cache.domain.tuning import Tuning
 
 
-def freshness(age_ms: int, ttl_ms: int) -> float:
-    """Return how much a holding of this age still counts: 1 when new (or from the future), 0 from the TTL on.
+def freshness(ages_ms: Iterable[int], ttl_ms: int) -> list[float]:
+    """Return how much holdings of these ages still count: 1 when new (or from the future), 0 from the TTL on.
 
-    >>> freshness(0, 100), freshness(25, 100), freshness(100, 100)
-    (1.0, 0.75, 0.0)
+    >>> freshness([0, 25, 100], 100)
+    [1.0, 0.75, 0.0]
     """
-    if age_ms <= 0:
-        return 1.0
-    return 0.0 if age_ms >= ttl_ms else f32(1 - age_ms / ttl_ms)
+    return f32s(1.0 if age <= 0 else 0.0 if age >= ttl_ms else 1 - age / ttl_ms for age in ages_ms)
 
 
 def pressure_factors(pressures: Sequence[float], weight: float) -> list[float]:
@@ -32,23 +30,25 @@ def pressure_factors(pressures: Sequence[float], weight: float) -> list[float]:
     >>> pressure_factors([0.25, 1.5, -1.0, 0.0], 1.0)
     [0.75, 0.0, 1.0, 1.0]
     """
-    left = f32s(1 - lost for lost in f32s(weight * pressure for pressure in pressures))
+    # Times one is no step.
+    lost = pressures if weight == 1.0 else f32s(weight * pressure for pressure in pressures)
+    left = f32s(1 - each for each in lost)
     return [min(1.0, max(0.0, factor)) if pressure else 1.0 for factor, pressure in zip(left, pressures, strict=True)]
 
 
-def distinguishing_power(matching: int, total: int) -> float:
-    """Return how much a match tells replicas apart: 1 for a lone one, 0 when every replica matches.
+def distinguishing_power(matching: Iterable[int], total: int) -> list[float]:
+    """Return how much matches tell replicas apart: 1 for a lone one, 0 when every replica matches.
 
     Args:
-        matching: replicas that match at least as much.
+        matching: for each match, the replicas that match at least as much.
         total: replicas that serve the scope.
 
-    >>> distinguishing_power(1, 1), distinguishing_power(3, 3), distinguishing_power(1, 4)
-    (1.0, 0.0, 0.75)
+    >>> distinguishing_power([1], 1), distinguishing_power([1, 3, 4], 4)
+    ([1.0], [0.75, 0.25, 0.0])
     """
-    if total <= 1 or matching < 0:
-        return 1.0
-    return 0.0 if matching >= total else f32(1 - matching / total)
+    return f32s(
+        1.0 if total <= 1 or number < 0 else 0.0 if number >= total else 1 - number / total for number in matching
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,9 @@ class Scale:
         """Return the pressure of a replica; statistics as old as the TTL no longer count."""
         return 0.0 if stats is None or self.now_ms - stats.reported_ms >= self.ttl_ms else stats.pressure
 
-    def freshnesses(self, times_ms: Sequence[int]) -> list[float]:
-        """Return the freshness of each time; replicas that reported together share one."""
-        known = {time_ms: freshness(self.now_ms - time_ms, self.ttl_ms) for time_ms in set(times_ms)}
-        return [known[time_ms] for time_ms in times_ms]
+    def freshness(self, times_ms: Iterable[int]) -> list[float]:
+        """Return the freshness of what was reported at these times."""
+        return freshness([self.now_ms - time_ms for time_ms in times_ms], self.ttl_ms)
 
     def weigh(self, values: Iterable[float], fresh: Sequence[float], pressures: Sequence[float]) -> list[float]:
         """Return each value weighted by freshness, pressure and the objective, left to right.
