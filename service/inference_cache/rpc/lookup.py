@@ -83,23 +83,28 @@ class Lookups:
 
     async def _route(self, request: LookupRequest, remaining_s: float | None) -> Answer:
         policy = self._policies.for_tenant(request.tenant_id)
-        now = asyncio.get_running_loop().time
-        deadline = _sooner(
-            _after(now(), policy.lookup_timeout_ms), now() + remaining_s if remaining_s is not None else None
-        )
-        if deadline is not None and deadline <= now():
+        now = asyncio.get_running_loop().time()
+        deadline = _sooner(_after(now, policy.lookup_timeout_ms), None if remaining_s is None else now + remaining_s)
+        if deadline is not None and deadline <= now:
             return give_up(None, reasons.TIMEOUT)
-        query: Query | None = None
+        if len(request.token_ids) > INLINE_TOKENS:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    step = await asyncio.to_thread(plan, request, policy, self._tuning)
+            except TimeoutError:
+                return give_up(None, reasons.TIMEOUT)
+        else:
+            step = plan(request, policy, self._tuning)
+        return step if isinstance(step, Answer) else await self._ask_within(deadline, step)
+
+    async def _ask_within(self, deadline: float | None, query: Query) -> Answer:
+        """Ask the index; the server's own budget begins here."""
+        now = asyncio.get_running_loop().time
+        if query.policy.lookup_timeout_ms <= 0:
+            deadline = _sooner(deadline, _after(now(), self._timeout_ms))
         scope = asyncio.timeout_at(deadline)
         try:
             async with scope:
-                step = await self._plan(request, policy)
-                if isinstance(step, Answer):
-                    return step
-                query = step
-                if policy.lookup_timeout_ms <= 0:
-                    deadline = _sooner(deadline, _after(now(), self._timeout_ms))
-                    scope.reschedule(deadline)
                 answer = await self._ask(query)
         except TimeoutError:
             if not scope.expired():
@@ -112,11 +117,6 @@ class Lookups:
         if deadline is not None and deadline <= now():
             return give_up(query, reasons.TIMEOUT)
         return answer
-
-    async def _plan(self, request: LookupRequest, policy: Policy) -> Answer | Query:
-        if len(request.token_ids) > INLINE_TOKENS:
-            return await asyncio.to_thread(plan, request, policy, self._tuning)
-        return plan(request, policy, self._tuning)
 
     async def _ask(self, query: Query) -> Answer:
         now_ms = self._store.now_ms()
