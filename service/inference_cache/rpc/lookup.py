@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from inference_cache.domain import reasons
 from inference_cache.domain.models import RESERVED_TENANT, ChainEvidence, ExactEvidence
-from inference_cache.domain.policy import Policy, PolicySource
+from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.requests import LookupRequest
 from inference_cache.domain.routing import Answer, Query, decide, give_up, needs_presence, plan
 from inference_cache.domain.times import expired_at_ms
