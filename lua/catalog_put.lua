@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --[[
 Tell the catalog what models hold, each by compare-and-set on the version that a script on the model returned.
 
@@ -7,7 +7,7 @@ KEYS
 ARGV
   1 key_ttl_ms  backstop expiry of the keys
   2 n           entries that follow, 7 arguments each:
-  * entry       tag, tenant tag, version, state, newest ms, due ms, payload (inference_cache.store.replies)
+  * entry       tag, tenant tag, version, state, newest ms, due ms, payload (inference_cache.store.packing)
                 state  pending  about to be written: due at once; version and payload only if it is unknown
                        unfinished  about to be cleared in steps: due at once, if it is known at all
                        holds    has holdings; newest is its newest report

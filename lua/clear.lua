@@ -28,7 +28,6 @@ COST
 --- @include removal
 local M = model_keys(KEYS[1])
 local replica, fence, now_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local MAX_SEGMENTS = 64
 
 local function newest_report(partitions)
   local newest = 0
@@ -63,19 +62,15 @@ local function retire(slot, partitions)
 end
 
 local function drop_fenced(T, slot, partitions)
-  local removed, rebuild, more = 0, {}, false
+  local removed, budget, more = 0, open_budget(), false
   for _, partition in ipairs(partitions) do
-    local removal = open_removal(M, partition, slot)
-    if not more then more = drop_oldest(removal, fence, MAX_SEGMENTS) end
+    local removal = open_removal(M, partition, slot, budget)
+    more = drop_oldest(removal, fence) or more
     removed = removed + removal.holdings
-    for _, segment in ipairs(removal.rebuild) do
-      rebuild[#rebuild + 1] = partition
-      rebuild[#rebuild + 1] = segment
-    end
     settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
   end
   forget_if_idle(M, slot, replica)
-  return removed, rebuild, more
+  return removed, budget, more
 end
 
 refuse_while_moving(M.root)
@@ -89,9 +84,8 @@ if not slot then
 elseif not fence or fence >= newest_report(partitions) then
   reply = { 'RETIRED', slot, retire(slot, partitions) }
 else
-  local removed, rebuild, more = drop_fenced(T, slot, partitions)
-  reply = { more and 'MORE' or 'OK', removed, #rebuild / 2 }
-  for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
+  local removed, budget, more = drop_fenced(T, slot, partitions)
+  reply = push_rebuild({ more and 'MORE' or 'OK', removed }, budget)
 end
 if slot or dropped then write_totals(M, T, now_us) end
 return push_state(reply, M, T)

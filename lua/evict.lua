@@ -87,8 +87,8 @@ local function cuts_of(fence_at)
   return cuts
 end
 
-local function evict_from(partition, slot, fields, fence)
-  local removal = open_removal(M, partition, slot)
+local function evict_from(partition, slot, fields, fence, budget)
+  local removal = open_removal(M, partition, slot, budget)
   local wanted, segments = offsets_by_segment(call('HMGET', removal.P.blocks, unpack(fields)), fence)
   if #segments == 0 then return removal end
   load_records(removal, segments)
@@ -102,7 +102,7 @@ end
 refuse_while_moving(M.root)
 local T = read_totals(M)
 local slot = slot_of(M, replica)
-local removed, rebuild, next_cursor = 0, {}, ''
+local removed, budget, next_cursor = 0, open_budget(), ''
 if slot and size > 0 then
   local partitions = matching_partitions(slot)
   local fields, fence = {}, fence_of_each()
@@ -112,12 +112,8 @@ if slot and size > 0 then
       next_cursor = partitions[k - 1]
       break
     end
-    local removal = evict_from(partition, slot, fields, fence)
+    local removal = evict_from(partition, slot, fields, fence, budget)
     removed = removed + removal.holdings
-    for _, segment in ipairs(removal.rebuild) do
-      rebuild[#rebuild + 1] = partition
-      rebuild[#rebuild + 1] = segment
-    end
     if removal.holdings > 0 then
       settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
     end
@@ -127,6 +123,4 @@ if slot and size > 0 then
     write_totals(M, T, now_us)
   end
 end
-local reply = { 'OK', next_cursor, removed, #rebuild / 2 }
-for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
-return push_state(reply, M, T)
+return push_state(push_rebuild({ 'OK', next_cursor, removed }, budget), M, T)

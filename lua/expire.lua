@@ -18,16 +18,9 @@ COST
 --- @include freeing
 local M = model_keys(KEYS[1])
 local expired_at, cursor, now_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local MAX_SEGMENTS, MAX_ROWS = 64, 100
+local MAX_ROWS = 100
 
-local rebuild = {}
-
-local function keep_rebuild(partition, removal)
-  for _, segment in ipairs(removal.rebuild) do
-    rebuild[#rebuild + 1] = partition
-    rebuild[#rebuild + 1] = segment
-  end
-end
+local budget = open_budget()
 
 -- What the list of a slot's segments no longer tells (its key was lost) is given up: the slot loses its name, so that nothing
 -- of it is evidence any more.
@@ -43,9 +36,8 @@ local function expire_slot(T, slot, partition)
     return 0, false
   end
   local P = partition_keys(M.root, partition)
-  local removal = open_removal(M, partition, slot)
-  local more = drop_oldest(removal, expired_at, MAX_SEGMENTS)
-  keep_rebuild(partition, removal)
+  local removal = open_removal(M, partition, slot, budget)
+  local more = drop_oldest(removal, expired_at)
   settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
   if call('EXISTS', P.held .. slot) == 0 then give_up(T, slot, partition, replica) end
   forget_if_idle(M, slot, replica)
@@ -55,7 +47,7 @@ end
 local function expire_holdings(T)
   local retired = call('SRANDMEMBER', M.retired)
   if retired then
-    local freed = free_slot(M, T, tonumber(retired), MAX_SEGMENTS, rebuild)
+    local freed = free_slot(M, T, tonumber(retired), budget)
     return freed, true
   end
   local due = call('ZRANGEBYSCORE', M.oldest, '-inf', expired_at, 'LIMIT', 0, 1)
@@ -92,6 +84,5 @@ local removed, more = expire_holdings(T)
 if removed > 0 or rows > 0 or more or scan_rows then
   write_totals(M, T, now_us)
 end
-local reply = { (more or cursor ~= '') and 'MORE' or 'OK', cursor, removed, rows, #rebuild / 2 }
-for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
-return push_state(reply, M, T)
+local status = (more or cursor ~= '') and 'MORE' or 'OK'
+return push_state(push_rebuild({ status, cursor, removed, rows }, budget), M, T)

@@ -17,15 +17,12 @@ COST
 --- @include freeing
 local M = model_keys(KEYS[1])
 local slot, now_us = tonumber(ARGV[1]), tonumber(ARGV[2])
-local MAX_SEGMENTS = 64
 
 refuse_while_moving(M.root)
 local T = read_totals(M)
-local freed, more, rebuild = 0, false, {}
+local freed, more, budget = 0, false, open_budget()
 if call('SISMEMBER', M.retired, slot) == 1 then
-  freed, more = free_slot(M, T, slot, MAX_SEGMENTS, rebuild)
+  freed, more = free_slot(M, T, slot, budget)
   write_totals(M, T, now_us)
 end
-local reply = { more and 'MORE' or 'OK', freed, #rebuild / 2 }
-for _, value in ipairs(rebuild) do reply[#reply + 1] = value end
-return push_state(reply, M, T)
+return push_state(push_rebuild({ more and 'MORE' or 'OK', freed }, budget), M, T)

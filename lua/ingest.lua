@@ -271,7 +271,7 @@ local function renew_keys(slot)
     M.totals, M.replicas, M.slots, M.stats, M.partitions, M.oldest, M.retired, slot_key(M.root, slot), serving, count,
     P.blocks, P.segments, P.hashes, P.counts, P.held .. slot,
   }
-  for _, key in ipairs(renewed) do call('PEXPIRE', key, key_ttl_ms) end
+  for _, key in ipairs(renewed) do extend_life(key, key_ttl_ms) end
 end
 
 refuse_while_moving(M.root)

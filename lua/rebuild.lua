@@ -17,6 +17,7 @@ COST
 --- @include keys
 --- @include record
 --- @include counts
+--- @include totals
 --- @include removal
 local M = model_keys(KEYS[1])
 local partition, wanted = ARGV[1], ARGV[2]
@@ -148,6 +149,13 @@ local function drop_segment(segment, length, hashes)
   call('HDEL', P.hashes, segment)
 end
 
+-- A number of its own for a new segment, stored at once.
+local function next_segment()
+  local T = read_totals(M)
+  call('HSET', M.totals, 'segment', T.segment + 1)
+  return T.segment + 1
+end
+
 local again = {}
 
 local function note(segment, r)
@@ -179,7 +187,7 @@ local function rebuild(segment, r, hashes)
   note(segment, left)
   local rest = clip(stretches, middle, MAX_SEGMENT_BLOCKS)
   if #rest > 0 then
-    local target = write('>I4', call('HINCRBY', M.totals, 'segment', 1))
+    local target = write('>I4', next_segment())
     local _, right = move(r, hashes, counts, rest, target)
     note(target, right)
   end

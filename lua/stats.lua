@@ -7,7 +7,7 @@ KEYS
 ARGV
   1 replica     replica id
   2 alive_ms    newest sign of life
-  3 row         packed row (inference_cache.store.replies), or "" to set alive_ms in the row there is
+  3 row         packed row (inference_cache.store.packing), or "" to set alive_ms in the row there is
   4 key_ttl_ms  backstop expiry of the keys
   5 now_us      floor of the version
 REPLY

@@ -7,19 +7,15 @@
 -- Taking a retired slot's holdings out of the segments, a bounded number of segments a call.
 
 -- Returns the holdings freed and whether more are left.
-local function free_slot(M, T, slot, limit, rebuild)
+local function free_slot(M, T, slot, budget)
   local holdings_key = slot_key(M.root, slot)
   local partitions = call('HKEYS', holdings_key)
   local freed = 0
   for _, partition in ipairs(partitions) do
-    local removal = open_removal(M, partition, slot)
-    local more = drop_oldest(removal, NO_FENCE, limit)
+    local removal = open_removal(M, partition, slot, budget)
+    local more = drop_oldest(removal, NO_FENCE)
     freed = freed + removal.holdings
     add_to_totals(M, T, partition, -removal.prefixes, -removal.holdings)
-    for _, segment in ipairs(removal.rebuild) do
-      rebuild[#rebuild + 1] = partition
-      rebuild[#rebuild + 1] = segment
-    end
     if more then return freed, true end
     call('HDEL', holdings_key, partition)
   end

@@ -44,6 +44,11 @@ local function scope_keys(root, scheme)
   return s .. ':serving', s .. ':count'
 end
 
+-- Give a key an expiry, or a later one; another server may know a longer one for a key that both write.
+local function extend_life(key, ttl_ms)
+  if call('PEXPIRE', key, ttl_ms, 'GT') == 0 then call('PEXPIRE', key, ttl_ms, 'NX') end
+end
+
 -- Called before the first write. While a Cluster slot moves key by key, asking for a key that is not here is refused, so
 -- asking for one that never exists refuses the whole call now instead of half-way, when a key is found missing that
 -- has moved or that this very call has emptied.

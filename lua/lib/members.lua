@@ -14,7 +14,7 @@ local function adopt(M, T, replica)
   return T.slot
 end
 
--- A slot that holds nothing is forgotten; its number is never used again.
+-- A slot that holds nothing is forgotten; its number is not used again while anything of the model is left.
 local function forget_if_idle(M, slot, replica)
   if call('EXISTS', slot_key(M.root, slot)) == 0 then
     call('HDEL', M.replicas, replica)

@@ -166,11 +166,11 @@ local function slots_in(r)
   return slots
 end
 
--- Whether a segment should be rebuilt: cut up by many intervals a holder, or mostly held by nobody.
+-- Whether a segment should be rebuilt: mostly held by nobody, or not at its tail, or cut up by many intervals a holder.
 local MAX_INTERVALS = 128
 local function needs_rebuild(r)
   local length, held = head_of(r)
-  if length > 2 * held then return true end
+  if length > 2 * held or reach_of(r) < length then return true end
   local n = interval_count(r)
   return n > MAX_INTERVALS and length > 1 and n > 2 * #slots_in(r)
 end

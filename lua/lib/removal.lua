@@ -4,14 +4,26 @@
 --- @include counts
 -- Taking a slot's holdings out of the segments of one partition.
 
-local MAX_UNMAPPED = 1024 -- blocks that one call unmaps before it leaves the rest to the next
+local MAX_SEGMENTS = 64 -- segments that one call empties, oldest first, before it leaves the rest to the next
+local MAX_UNMAPPED = 1024 -- blocks that one call unmaps, likewise
 
-local function open_removal(M, partition, slot)
+-- What one call may still do, and the segments it leaves to be rebuilt (flat partition, segment).
+local function open_budget()
+  return { segments = MAX_SEGMENTS, unmapped = MAX_UNMAPPED, rebuild = {} }
+end
+
+local function open_removal(M, partition, slot, budget)
   return {
-    P = partition_keys(M.root, partition), slot = slot,
+    P = partition_keys(M.root, partition), partition = partition, slot = slot, budget = budget,
     records = {}, oldest = {}, changed = {},
-    holdings = 0, prefixes = 0, unmapped = 0, rebuild = {},
+    holdings = 0, prefixes = 0,
   }
+end
+
+local function push_rebuild(reply, budget)
+  reply[#reply + 1] = #budget.rebuild / 2
+  for _, value in ipairs(budget.rebuild) do reply[#reply + 1] = value end
+  return reply
 end
 
 local function load_records(removal, segments)
@@ -56,7 +68,7 @@ local function cut_tail(P, segment, r)
 end
 
 local function close_segment(removal, segment)
-  local P, slot, r = removal.P, removal.slot, removal.records[segment]
+  local P, slot, r, budget = removal.P, removal.slot, removal.records[segment], removal.budget
   local oldest = removal.oldest[segment]
   if oldest then
     call('ZADD', P.held .. slot, oldest, segment)
@@ -64,33 +76,39 @@ local function close_segment(removal, segment)
     call('ZREM', P.held .. slot, segment)
     call('HDEL', P.counts, counts_field(read('>I4', segment), slot))
   end
-  if removal.unmapped < MAX_UNMAPPED then
+  if budget.unmapped > 0 then
     local cut
     r, cut = cut_tail(P, segment, r)
-    removal.unmapped = removal.unmapped + cut
+    budget.unmapped = budget.unmapped - cut
     removal.records[segment] = r
   end
   if not r then return end
   call('HSET', P.segments, segment, r)
-  if needs_rebuild(r) then removal.rebuild[#removal.rebuild + 1] = segment end
+  if needs_rebuild(r) then
+    local n = #budget.rebuild
+    budget.rebuild[n + 1], budget.rebuild[n + 2] = removal.partition, segment
+  end
 end
 
 local function close_removal(removal)
   for _, segment in ipairs(removal.changed) do close_segment(removal, segment) end
 end
 
--- Take everything at or before the fence out of up to `limit` segments of a slot, oldest first. Returns
+-- Take everything at or before the fence out of a slot's segments, oldest first, as far as the budget goes. Returns
 -- whether something may be left.
-local function drop_oldest(removal, fence, limit)
-  local held = removal.P.held .. removal.slot
-  local segments = call('ZRANGEBYSCORE', held, '-inf', fence, 'LIMIT', 0, limit)
+local function drop_oldest(removal, fence)
+  local held, budget = removal.P.held .. removal.slot, removal.budget
+  if budget.segments <= 0 then return true end
+  local segments = call('ZRANGEBYSCORE', held, '-inf', fence, 'LIMIT', 0, budget.segments)
   if #segments == 0 then return false end
+  local all = #segments < budget.segments
   load_records(removal, segments)
   for _, segment in ipairs(segments) do
-    if removal.unmapped >= MAX_UNMAPPED then return true end
+    if budget.unmapped <= 0 then return true end
+    budget.segments = budget.segments - 1
     local before = #removal.changed
     if removal.records[segment] then take(removal, segment, { 0, MAX_SEGMENT_BLOCKS, fence }) end
     if #removal.changed > before then close_segment(removal, segment) else call('ZREM', held, segment) end
   end
-  return #segments == limit
+  return not all
 end

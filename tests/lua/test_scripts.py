@@ -14,8 +14,9 @@ from inference_cache.store.replies import STATUS_WORDS
 from inference_cache.store.scripts import directory, load, names, parse_contract
 from tests.support.servers import Server
 
-READ_ONLY = {"lookup_chain", "lookup_exact", "state", "catalog_presence", "catalog_due"}
-REMOVING = {"evict", "clear", "free", "expire", "rebuild"}
+READ_ONLY = {"lookup_chain", "lookup_exact", "state", "catalog_presence", "catalog_list", "policy_get"}
+REMOVING = {"evict", "clear", "free", "expire", "rebuild", "catalog_put", "policy_put"}
+"""What must run on a full Redis: it removes, or may be the policy that makes room."""
 EMPTY_BLOCK = "--[[\nKEYS\n  1 totals   key\n]]"
 
 

@@ -80,12 +80,10 @@ class Catalog:
         await self._tell(_Word(model, "unfinished", None, 0, key_ttl_ms))
 
     async def put(self, model: ModelKey, state: ModelState, key_ttl_ms: int) -> None:
-        """Tell what a model holds now."""
-        if state.holds:
-            word = _Word(model, "holds", state, state.due_ms, key_ttl_ms)
-        else:
-            word = _Word(model, "empty", state, state.due_ms if state.rows else self._now_ms(), key_ttl_ms)
-        await self._tell(word)
+        """Tell what a model holds now; an empty one without statistics is due at once, to be verified and forgotten."""
+        kind = "holds" if state.holds else "empty"
+        due_ms = state.due_ms if state.holds or state.rows else 0
+        await self._tell(_Word(model, kind, state, due_ms, key_ttl_ms))
 
     async def forget(self, model: ModelKey, state: ModelState, key_ttl_ms: int) -> None:
         """Drop the entry of a model that has been empty for long, unless something newer was told."""
@@ -108,12 +106,13 @@ class Catalog:
 
     async def listing(self) -> list[Listed]:
         """Return every model, the most urgent first."""
-        listed: list[Listed] = []
+        listed: dict[ModelKey, Listed] = {}
+        cursor = b"0"
         while True:
-            page = replies.read_due(await self._run("catalog_due", "+inf", len(listed), _PAGE))
-            listed += page
-            if len(page) < _PAGE:
-                return listed
+            cursor, page = replies.read_list(await self._run("catalog_list", cursor))
+            listed.update((each.entry.model, each) for each in page)
+            if cursor == b"0":
+                return sorted(listed.values(), key=lambda each: each.due_ms)
 
     async def _run(self, name: str, *args: bytes | int | str) -> Any:
         return await self._connection.run(load(name), self._keys.catalog, args)
@@ -163,15 +162,16 @@ class Catalog:
 
     def _entry(self, word: _Word) -> list[bytes | int | str]:
         state = word.state
-        entry = Entry(word.model)
-        if state is not None:
-            entry = Entry(word.model, state.prefixes, state.holdings, state.rows, state.newest_ms)
+        if state is None:
+            entry = Entry(word.model, told_ms=self._now_ms())
+        else:
+            entry = Entry(word.model, state.prefixes, state.holdings, state.rows, self._now_ms())
         return [
             self._keys.tag(word.model),
             self._keys.tenant(word.model.tenant_id),
             word.version,
             word.kind,
-            entry.newest_ms,
+            state.newest_ms if state is not None else 0,
             word.due_ms,
             packing.pack_entry(entry),
         ]

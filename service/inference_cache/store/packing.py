@@ -75,19 +75,19 @@ def pack_fences(runs: Iterable[tuple[int, int | None]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the catalog knows of a model."""
+    """What the catalog knows of a model, and when it was told (by the clock that all servers share)."""
 
     model: ModelKey
     prefixes: int = 0
     holdings: int = 0
     rows: int = 0
-    newest_ms: int = 0
+    told_ms: int = 0
 
 
 def pack_entry(entry: Entry) -> bytes:
     """Return a catalog entry's payload."""
     tenant = entry.model.tenant_id.encode()
-    numbers = (max(0, n) for n in (entry.prefixes, entry.holdings, entry.rows, entry.newest_ms))
+    numbers = (max(0, n) for n in (entry.prefixes, entry.holdings, entry.rows, entry.told_ms))
     return _ENTRY.pack(*numbers, len(tenant)) + tenant + entry.model.model_id.encode()
 
 
@@ -96,11 +96,11 @@ def unpack_entry(payload: bytes) -> Entry | None:
     if not payload:
         return None
     try:
-        prefixes, holdings, rows, newest, width = _ENTRY.unpack_from(payload)
+        prefixes, holdings, rows, told, width = _ENTRY.unpack_from(payload)
     except error as err:
         raise corrupt("catalog entry") from err
     names = payload[_ENTRY.size :]
-    return Entry(ModelKey(names[:width].decode(), names[width:].decode()), prefixes, holdings, rows, newest)
+    return Entry(ModelKey(names[:width].decode(), names[width:].decode()), prefixes, holdings, rows, told)
 
 
 def corrupt(what: str) -> StoreCorrupt:

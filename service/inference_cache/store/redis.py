@@ -42,6 +42,8 @@ MAX_WALK_BLOCKS = 131_072
 MAX_WALK_SEGMENTS = 4_096
 _WALK_SEGMENTS_A_CALL = 256
 _MIN_KEY_TTL_MS = 60_000
+_LATE_WORD_MS = 30_000
+"""Longer than any call lasts: what a server still has to say about a model was said by then."""
 
 
 def key_ttl_ms(ttl_ms: int) -> int:
@@ -276,15 +278,17 @@ class RedisStore:
         return step.state.prefixes
 
     async def _verify(self, listed: Listed, state: ModelState) -> None:
-        """Correct a model's catalog entry; drop it when the model was empty when last told and still is."""
+        """Correct a model's catalog entry; drop it when the model has been empty for so long that no word is late."""
         was_empty = listed.entry.holdings == 0 and listed.entry.rows == 0
         if state.holds or state.rows:
             await self._catalog.put(listed.entry.model, state, self._key_ttl_ms)
             return
         # A model whose keys are gone has no version of its own any more; the catalog's still orders what we say.
         state = replace(state, version=max(state.version, listed.version))
-        tell = self._catalog.forget if was_empty else self._catalog.put
-        await tell(listed.entry.model, state, self._key_ttl_ms)
+        if not was_empty:
+            await self._catalog.put(listed.entry.model, state, self._key_ttl_ms)
+        elif self.now_ms() - listed.entry.told_ms > _LATE_WORD_MS:
+            await self._catalog.forget(listed.entry.model, state, self._key_ttl_ms)
 
 
 def _continued(before: Run | None, run: Run, walked: int) -> Run:
