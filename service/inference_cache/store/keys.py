@@ -77,6 +77,16 @@ class Keys:
         return f"{self.prefix}:{LAYOUT}:{{catalog}}:models".encode()
 
     @property
+    def policy(self) -> bytes:
+        """Return the key of the policy snapshot."""
+        return f"{self.prefix}:{LAYOUT}:{{policy}}:snapshot".encode()
+
+    @property
+    def policy_channel(self) -> bytes:
+        """Return the channel on which a change of the policy snapshot is told; ``policy_put`` derives it likewise."""
+        return f"{self.prefix}:{LAYOUT}:{{policy}}:changed".encode()
+
+    @property
     def pattern(self) -> str:
         """Return a SCAN pattern of all keys of this prefix, of any layout."""
         return f"{self.prefix}:*"

@@ -6,13 +6,13 @@ Replies begin with a status word, then fields in the order that the script's con
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from inference_cache.domain.models import ChainEvidence, ExactEvidence, Holder, ReplicaStats, Run
 from inference_cache.store.packing import Entry, corrupt, unpack_entry, unpack_stats
 
-STATUS_WORDS = frozenset({b"OK", b"MORE", b"HIT", b"MISS", b"RETIRED", b"ABSENT"})
+STATUS_WORDS = frozenset({b"OK", b"MORE", b"HIT", b"MISS", b"RETIRED", b"ABSENT", b"SAME", b"REFUSED"})
 """Every status word; a test looks for others in the scripts."""
 
 
@@ -197,6 +197,50 @@ def read_put(reply: Any) -> int:
     """Decode the reply of ``catalog_put``: entries that changed something."""
     _expect(reply, b"OK")
     return int(reply[1])
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySnapshot:
+    """All policies as Redis has them, with who wrote them.
+
+    Attributes:
+        generation: raised by every write that changes something; 0 = nothing was ever written.
+        digest: of the body.
+        source: kind of the writer: api, cli or directory.
+        host: the server that wrote it.
+        written_ms: when it was accepted, by Redis' clock.
+        directory: digest of the policy directory that was written last, empty for none or an empty one.
+        body: canonical form of the policies.
+    """
+
+    generation: int
+    digest: str
+    source: str
+    host: str
+    written_ms: int
+    directory: str
+    body: bytes = field(repr=False)
+
+
+def read_policy_get(reply: Any) -> PolicySnapshot | Literal["SAME", "ABSENT"]:
+    """Decode the reply of ``policy_get``."""
+    status = _expect(reply, b"OK", b"SAME", b"ABSENT")
+    if status == b"OK":
+        return _snapshot(reply, reply[7])
+    return "SAME" if status == b"SAME" else "ABSENT"
+
+
+def read_policy_put(reply: Any, body: bytes) -> tuple[PolicySnapshot | None, bool]:
+    """Decode the reply of ``policy_put``: what is stored, ``None`` if it refused, and whether that is new."""
+    status = _expect(reply, b"OK", b"SAME", b"REFUSED")
+    return (None if status == b"REFUSED" else _snapshot(reply, body)), status == b"OK"
+
+
+def _snapshot(reply: Any, body: bytes) -> PolicySnapshot:
+    _, generation, digest, source, host, written_ms, directory = reply[:7]
+    return PolicySnapshot(
+        generation, digest.decode(), source.decode(), host.decode(), written_ms, directory.decode(), body
+    )
 
 
 def _time(score: bytes) -> int | None:

@@ -7,11 +7,12 @@ again later, or does not know the script. All else is the caller's to decide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from redis.exceptions import BusyLoadingError, NoScriptError, TryAgainError
 
 from inference_cache.store.connection.address import Address
+from inference_cache.store.connection.hearing import listen
 from inference_cache.store.connection.pool import Pool, socket_maker
 from inference_cache.store.connection.transport import Limits, Reply, ScriptLike
 
@@ -27,7 +28,8 @@ class Node:
 
     def __init__(self, address: Address, host: tuple[str, int] | None, limits: Limits) -> None:
         self.host = host
-        self._pool = Pool(socket_maker(address, host, limits), limits.connections)
+        self._make = socket_maker(address, host, limits)
+        self._pool = Pool(self._make, limits.connections)
         self._call_s = limits.call_ms / 1000
 
     async def call(self, *command: bytes | int | str) -> Reply:
@@ -53,6 +55,10 @@ class Node:
         """Return the server's clock in milliseconds since 1970."""
         seconds, microseconds = await self.call("TIME")
         return int(seconds) * 1000 + int(microseconds) / 1000
+
+    async def hear(self, channel: bytes, heard: Callable[[], None]) -> None:
+        """Call ``heard`` once subscribed to a channel and at every message, until the link is lost."""
+        await listen(self._make(), channel, heard)
 
     async def close(self) -> None:
         """Close the sockets."""

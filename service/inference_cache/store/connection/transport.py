@@ -6,7 +6,7 @@ child look alike, and a transport that shares one socket among all callers can r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -93,6 +93,13 @@ class Connection(Protocol):
 
     async def ping(self) -> None:
         """Return when Redis answers, in a Cluster when every primary does."""
+        ...
+
+    async def hear(self, channel: bytes, heard: Callable[[], None]) -> None:
+        """Listen to a channel until the link is lost: call ``heard`` once subscribed, and at every message.
+
+        A hint only: what is published while the link is down is never heard.
+        """
         ...
 
     async def server_time_ms(self) -> float:

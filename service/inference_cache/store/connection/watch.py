@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from redis.exceptions import ResponseError
@@ -53,6 +54,12 @@ class Watched(ABC):
         """Ask Redis for its time, which also serves the clock."""
         with store_errors():
             return await self._sample(await self._primaries())
+
+    async def hear(self, channel: bytes, heard: Callable[[], None]) -> None:
+        """Listen on any server, since a Cluster tells all its nodes."""
+        with store_errors():
+            nodes = await self._primaries()
+            await random.choice(nodes).hear(channel, heard)  # noqa: S311 - spreads listeners, guards nothing
 
     async def start(self) -> None:
         """Look once, then keep looking; a Redis that is away now is only logged, as it may come."""
