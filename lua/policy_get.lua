@@ -7,6 +7,7 @@ KEYS
 ARGV
   1 generation  of the snapshot that the caller knows, 0 for none
   2 digest      of it
+  3 directory   directory digest of it
 REPLY
   OK, generation, digest, source, host, written ms, directory digest, body
   SAME          the stored one is the one that is known
@@ -16,11 +17,11 @@ COST
 ]]
 --- @include prelude
 local snapshot = KEYS[1]
-local generation, digest = ARGV[1], ARGV[2]
+local generation, digest, directory = ARGV[1], ARGV[2], ARGV[3]
 
 local stored = call('HMGET', snapshot, 'generation', 'digest', 'source', 'host', 'written_ms', 'directory')
 if not stored[1] then return { 'ABSENT' } end
-if stored[1] == generation and stored[2] == digest then return { 'SAME' } end
+if stored[1] == generation and stored[2] == digest and stored[6] == directory then return { 'SAME' } end
 return {
   'OK', tonumber(stored[1]), stored[2], stored[3], stored[4], tonumber(stored[5]), stored[6], call('HGET', snapshot, 'body')
 }

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from inference_cache.domain.policy_set import PolicySet, canonical_body, digest
 from inference_cache.store.connection.transport import Connection
 from inference_cache.store.keys import Keys
 from inference_cache.store.replies import PolicySnapshot, read_policy_get, read_policy_put
 from inference_cache.store.scripts import load
 
-__all__ = ["PolicySnapshot", "PolicyStore"]
+__all__ = ["NOTHING", "PolicySnapshot", "PolicyStore"]
 
-NOTHING = PolicySnapshot(0, "", "", "", 0, "", b"")
+EMPTY_BODY = canonical_body(PolicySet())
+NOTHING = PolicySnapshot(0, digest(EMPTY_BODY), "", "", 0, "", EMPTY_BODY)
+"""What holds before anything was ever written."""
 
 
 class PolicyStore:
@@ -32,26 +35,26 @@ class PolicyStore:
         self._connection = connection
         self._keys = Keys(key_prefix)
 
-    async def get(self, generation: int, digest: str) -> PolicySnapshot | Literal["SAME", "ABSENT"]:
-        """Return what is stored, or that it is the one with this generation and digest, or that there is none."""
-        return read_policy_get(await self._connection.run(load("policy_get"), self._keys.policy, (generation, digest)))
+    async def get(self, known: PolicySnapshot) -> PolicySnapshot | Literal["SAME", "ABSENT"]:
+        """Return what is stored, or that it is the one that is known, or that there is none."""
+        args = (known.generation, known.digest, known.directory)
+        return read_policy_get(await self._connection.run(load("policy_get"), self._keys.policy, args))
 
-    async def push(self, new: PolicySnapshot, held: PolicySnapshot | None) -> tuple[PolicySnapshot, bool]:
+    async def push(self, new: PolicySnapshot, held: PolicySnapshot) -> tuple[PolicySnapshot, bool]:
         """Store ``new`` whatever is stored; return what is stored then, and whether that raised the generation.
 
         A body that is stored already keeps its generation and its writer. ``held`` is what the caller knew before: the
         new generation is above that too, should Redis have lost it.
         """
-        before = held or NOTHING
-        stored, fresh = await self._put("push", new, before.generation, before.directory)
+        stored, fresh = await self._put("push", new, held.generation, held.directory)
         return stored or new, fresh
 
-    async def push_directory(self, new: PolicySnapshot, held: PolicySnapshot | None) -> PolicySnapshot | None:
+    async def push_directory(self, new: PolicySnapshot, held: PolicySnapshot) -> PolicySnapshot | None:
         """Store what a policy directory says and record its digest; ``None`` if that was the last one recorded.
 
         What somebody else wrote since then stays: only another directory content is news.
         """
-        return (await self._put("directory", new, (held or NOTHING).generation, new.directory))[0]
+        return (await self._put("directory", new, held.generation, new.directory))[0]
 
     async def restore(self, held: PolicySnapshot) -> bool:
         """Write back what Redis lost; return whether it was needed: nothing or a lower generation was stored."""
