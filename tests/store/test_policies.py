@@ -194,7 +194,11 @@ async def test_a_slot_on_the_move_is_refused_whole(cluster: Cluster, key_prefix:
         migration = cluster.migration(key)
         try:
             migration.move([key])
-            for call in (store.get(NOTHING), store.push(written("b"), held), store.restore(replace(held, generation=9))):
+            for call in (
+                store.get(NOTHING),
+                store.push(written("b"), held),
+                store.restore(replace(held, generation=9)),
+            ):
                 with pytest.raises(StoreUnavailable):
                     await call
         finally:

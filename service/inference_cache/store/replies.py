@@ -174,12 +174,12 @@ class Listed:
     version: int
 
 
-def read_due(reply: Any) -> list[Listed]:
-    """Decode the reply of ``catalog_due``; entries that vanished meanwhile are left out."""
+def read_list(reply: Any) -> tuple[bytes, list[Listed]]:
+    """Decode the reply of ``catalog_list``: the next cursor and a page of models."""
     _expect(reply, b"OK")
-    return [
+    return reply[1], [
         Listed(entry, int(float(reply[at + 1])), int(reply[at + 2]))
-        for at in range(1, len(reply), 4)
+        for at in range(2, len(reply), 4)
         if (entry := unpack_entry(reply[at + 3]))
     ]
 
