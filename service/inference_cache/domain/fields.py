@@ -18,16 +18,21 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 
 
 class Problems:
-    """What was found wrong, in order; beyond :data:`MAX_PROBLEMS` only counted."""
+    """What was found wrong, in order; beyond :data:`MAX_PROBLEMS` only counted.
+
+    Attributes:
+        place: where the text that is being read stands, put before every path.
+    """
 
     def __init__(self) -> None:
+        self.place = ""
         self._told: list[str] = []
         self._untold = 0
 
     def add(self, path: str, sentence: str) -> None:
-        """Note what is wrong at a place."""
+        """Note what is wrong at a path, ``""`` for the text itself."""
         if len(self._told) < MAX_PROBLEMS:
-            self._told.append(f"{path}: {sentence}")
+            self._told.append(": ".join(part for part in (self.place, path, sentence) if part))
         else:
             self._untold += 1
 
@@ -73,22 +78,37 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, str):
-            return self._expected(name, "a string", value)
-        if any("\ud800" <= char <= "\udfff" for char in value):
-            return self._expected(name, "characters, not halves of surrogate pairs", None)
-        return value
+            self._expected(name, "a string", value)
+        elif any("\ud800" <= char <= "\udfff" for char in value):
+            self._expected(name, "characters, not halves of surrogate pairs", None)
+        else:
+            return value
+        return None
+
+    def required(self, name: str) -> str:
+        """Return a string that must be there; an empty one when it is not, which is noted."""
+        text = self.text(name)
+        if self._values.get(name) is None:
+            self.wrong(name, "required")
+        elif text == "":
+            self.wrong(name, "must not be empty")
+        return text or ""
 
     def flag(self, name: str) -> bool | None:
         """Return a boolean."""
         value = self.value(name)
-        return value if value is None or isinstance(value, bool) else self._expected(name, "a boolean", value)
+        if value is None or isinstance(value, bool):
+            return value
+        self._expected(name, "a boolean", value)
+        return None
 
     def whole(self, name: str, minimum: int, maximum: int) -> int | None:
         """Return a whole number within bounds; one with a fraction or exponent is none, whatever its value."""
         value = self.value(name)
         if value is None or (type(value) is int and minimum <= value <= maximum):
             return value
-        return self._expected(name, f"a whole number from {minimum} to {maximum}", value)
+        self._expected(name, f"a whole number from {minimum} to {maximum}", value)
+        return None
 
     def float32(self, name: str) -> float | None:
         """Return a number as the float32 value next to it; it must be finite."""
@@ -97,12 +117,16 @@ class Fields:
             return None
         if type(value) in {int, float} and math.isfinite(number := f32(float(value))):
             return number
-        return self._expected(name, "a number that fits a float32", value)
+        self._expected(name, "a number that fits a float32", value)
+        return None
 
     def word(self, name: str, words: Sequence[str]) -> str | None:
         """Return one of some words, written exactly so."""
         value = self.value(name)
-        return value if value is None or value in words else self._expected(name, f"one of {', '.join(words)}", value)
+        if value is None or (isinstance(value, str) and value in words):
+            return value
+        self._expected(name, f"one of {', '.join(words)}", value)
+        return None
 
     def inner(self, name: str) -> Fields:
         """Return an object; one without fields when it is absent."""
@@ -131,13 +155,11 @@ class Fields:
                 meant = lower.get(str(name).lower())
                 self.wrong(shown(name), "unknown field" + (f", did you mean {meant}?" if meant else ""))
 
-    def _expected(self, name: str, wanted: str, value: Any) -> Any:
-        """Note a value of another kind, which then counts as absent."""
+    def _expected(self, name: str, wanted: str, value: Any) -> None:
         got = "" if value is None else f", got {_KINDS.get(type(value), 'something else')}"
         if isinstance(value, bool | int | float | str):
             got = f", got {shown(value)}"
         self.wrong(name, f"expected {wanted}{got}")
-        return None
 
 
 def shown(value: object) -> str:

@@ -1,0 +1,89 @@
+"""YAML files as documents, strictly: no key twice in one mapping, no tags beyond the plain ones, dates as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from inference_cache.domain.fields import Problems, shown
+
+try:
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # built without libyaml: the same, at a tenth of the speed
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
+_DATE = "tag:yaml.org,2002:timestamp"
+
+
+class _Loader(_SafeLoader):
+    """Leaves dates as they are written: a tenant may be called 2024-01-31."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the parent's declaration
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
+        for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def documents(name: str, data: bytes, problems: Problems) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the value of each document of a file that is not empty.
+
+    What is wrong is noted in ``problems``, whose place is the document's while it is out; behind a syntax error the
+    rest of the file cannot be read.
+    """
+    number = 0
+    try:
+        problems.place = name
+        loader = _Loader(data.decode("utf-8-sig"))
+        while loader.check_node():
+            number += 1
+            problems.place = f"{name}, document {number}"
+            if (node := loader.get_node()) is not None:
+                _keys_once(node, problems)
+                if (value := loader.construct_document(node)) is not None:
+                    yield problems.place, value
+        loader.dispose()
+    except UnicodeDecodeError as error:
+        problems.add("", f"not UTF-8 at byte {error.start}")
+    except yaml.YAMLError as error:
+        problems.place = f"{name}, document {max(number, 1)}"
+        problems.add("", f"not YAML: {_on_one_line(error)}")
+    except RecursionError:
+        problems.add("", "nested too deeply")
+    except ValueError as error:
+        problems.add("", f"not YAML: {shown(str(error))}")
+
+
+def _keys_once(root: yaml.Node, problems: Problems) -> None:
+    """Note each key that a mapping has twice: the parser would silently take the last."""
+    seen: set[int] = set()
+    waiting = [(root, "")]
+    while waiting:
+        node, path = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += [(item, f"{path}[{index}]") for index, item in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            waiting += _children(node, path, problems)
+
+
+def _children(node: yaml.MappingNode, path: str, problems: Problems) -> list[tuple[yaml.Node, str]]:
+    children = []
+    keys = set()
+    for key, value in node.value:
+        word = key.value if isinstance(key, yaml.ScalarNode) else "a key that is no scalar"
+        inner = f"{path}.{word}" if path else word
+        if (key.tag, word) in keys:
+            problems.add(inner, "twice in one mapping")
+        keys.add((key.tag, word))
+        children.append((value, inner))
+    return children
+
+
+def _on_one_line(error: yaml.YAMLError) -> str:
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    sentence = " ".join(str(problem or error).split())
+    return f"line {mark.line + 1}: {sentence}" if mark else sentence
