@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "events": {"events", "store", "domain", "_pb"} | LEAVES,
     "sim": {"sim", "store", "domain", "_pb"} | LEAVES,
     "errors": set(),
-    "settings": {"errors"},
+    "settings": {"errors", "domain"},
     "log": set(),
     "metrics": {"domain"},
     "config": {"settings", "errors", "domain"},

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from inference_cache.domain.durations import duration_ns
 from inference_cache.errors import ConfigError
 
 ENV_PREFIX = "INFERENCE_CACHE_"
@@ -187,9 +188,7 @@ def number(minimum: float, maximum: float) -> Parser:
     return parse
 
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-_DURATION = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,6})?(?:ms|s|m|h))+")
-_PART = re.compile(r"([0-9.]+)(ms|s|m|h)")
+_NS_PER_MS = 1_000_000
 
 
 def duration(minimum_ms: int, maximum_ms: int = 366 * 24 * 3_600_000) -> Parser:
@@ -200,10 +199,10 @@ def duration(minimum_ms: int, maximum_ms: int = 366 * 24 * 3_600_000) -> Parser:
     bounds = f"must be a duration such as 250ms, 10s, 30m or 1h30m, from {minimum_ms} ms to {maximum_ms} ms"
 
     def parse(text: str) -> int:
-        word = text.strip()
-        if word != "0" and not _DURATION.fullmatch(word):
-            raise ValueError(bounds)
-        total_ms = round(sum(float(amount) * _UNITS_MS[unit] for amount, unit in _PART.findall(word)))
+        try:
+            total_ms = round(duration_ns(text.strip()) / _NS_PER_MS)
+        except ValueError:
+            raise ValueError(bounds) from None
         if not minimum_ms <= total_ms <= maximum_ms:
             raise ValueError(bounds)
         return total_ms
