@@ -10,7 +10,7 @@ from inference_cache.domain.columns import Equal
 from inference_cache.domain.float32 import f32
 from inference_cache.domain.models import MAX_TOKENS, ExactEvidence
 from inference_cache.domain.ranking import Score, leading_tokens, rank_chain, rank_exact, rank_warm
-from inference_cache.domain.scoring import Scale, distinguishing_power, freshness, pressure_factors
+from inference_cache.domain.scoring import Scale, distinguishing_power, freshness, pressure_factor
 from inference_cache.domain.tuning import Tuning
 from tests.domain.evidence import MINUTE, NOW, chain, exact, holder, points, run, stats
 
@@ -34,7 +34,7 @@ def near(**scores: float) -> object:
 )
 def test_distinguishing_power(matching: int, total: int, power: float) -> None:
     """A match that everybody has tells nothing; a lone replica needs no telling apart."""
-    assert distinguishing_power([matching], total) == [f32(power)]
+    assert distinguishing_power(matching, total) == f32(power)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_pressure_is_subtracted_in_single_precision() -> None:
 @pytest.mark.parametrize(("pressure", "factor"), [(1.5, 0.0), (1.0, 0.0), (0.0, 1.0), (-3.0, 1.0), (0.25, 0.75)])
 def test_the_pressure_factor_is_clamped(pressure: float, factor: float) -> None:
     """No pressure turns a score negative or raises it."""
-    assert pressure_factors([pressure], 1.0) == [factor]
+    assert pressure_factor(pressure, 1.0) == factor
 
 
 def test_an_overloaded_replica_ranks_behind_a_token() -> None:
@@ -184,7 +184,7 @@ def test_tiers_are_answered_and_do_not_score() -> None:
 
 def test_holdings_from_the_future_are_new() -> None:
     """A clock that runs ahead gives a freshness of exactly 1."""
-    assert freshness([-5], 100) == [1.0]
+    assert freshness(-5, 100) == 1.0
     assert rank_exact(exact(1, holder("a", 64, age_ms=-MINUTE)), scale())[0].hit_prob == 1.0
 
 
@@ -199,7 +199,8 @@ def test_expired_evidence_neither_ranks_nor_matches() -> None:
 @given(st.integers(0, 2**31 - 1), st.lists(st.integers(1, 12), max_size=5))
 def test_leading_tokens_of_equal_counts_need_no_list(value: int, depths: list[int]) -> None:
     """A column of one number gives the sums that its list gives, saturated alike."""
-    assert leading_tokens(Equal(value, 12), depths) == leading_tokens([value] * 12, depths)
+    runs = [run("a", depth) for depth in depths]
+    assert leading_tokens(Equal(value, 12), runs) == leading_tokens([value] * 12, runs)
 
 
 @given(
@@ -236,7 +237,8 @@ def test_scores_are_single_precision_step_by_step(
 def test_leading_tokens_are_saturated_sums(counts: list[int], data: st.DataObject) -> None:
     """Matched tokens are the sum of the request's leading counts and never wrap."""
     depths = data.draw(st.lists(st.integers(1, len(counts)), max_size=5))
-    assert leading_tokens(counts, depths) == [min(sum(counts[:depth]), MAX_TOKENS) for depth in depths]
+    runs = [run("a", depth) for depth in depths]
+    assert leading_tokens(counts, runs) == [min(sum(counts[:depth]), MAX_TOKENS) for depth in depths]
 
 
 @given(

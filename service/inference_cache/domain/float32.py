@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-from array import array
-from collections.abc import Iterable
 
 _FLOAT = struct.Struct("f")
 
@@ -22,15 +20,6 @@ def f32(value: float) -> float:
     """
     rounded: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
     return rounded
-
-
-def f32s(values: Iterable[float]) -> list[float]:
-    """Return :func:`f32` of each value, in one go.
-
-    >>> f32s([0.1, 1e39])
-    [0.10000000149011612, inf]
-    """
-    return array("f", values).tolist()
 
 
 def finite(value: float) -> float:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import accumulate, count, repeat
-from operator import itemgetter, mul
-from typing import Any, NamedTuple
+from itertools import accumulate, count
+from operator import itemgetter
+from typing import NamedTuple
 
 from inference_cache.domain.columns import Equal
-from inference_cache.domain.float32 import f32, f32s
+from inference_cache.domain.float32 import f32
 from inference_cache.domain.models import MAX_TOKENS, ChainEvidence, ExactEvidence, Holder, ReplicaStats, Run
 from inference_cache.domain.scoring import Scale, distinguishing_power, freshness
-from inference_cache.domain.tiers import UNSPECIFIED, wire_tier
+from inference_cache.domain.tiers import wire_tier
 from inference_cache.domain.tuning import Tuning
 
 _REPLICA_ID, _SCORE = itemgetter(0), itemgetter(1)
@@ -36,16 +35,11 @@ class Score(NamedTuple):
     tier: int = 0
 
 
-_make = partial(tuple.__new__, Score)
-"""``Score._make`` without its Python frame."""
-
-
 def rank_exact(evidence: ExactEvidence, scale: Scale) -> tuple[Score, ...]:
     """Rank the holders of one block by the token count they reported for it."""
-    fresh = scale.freshness([holder.reported_ms for holder in evidence.holders])
-    held = [entry for entry in zip(evidence.holders, fresh, strict=True) if entry[1]]
-    powers = distinguishing_power([len(held)] * len(held), len(evidence.serving))
-    return _ranked([(holder, holder.token_count, prob) for holder, prob in held], powers, scale)
+    found = [(holder, prob) for holder in evidence.holders if (prob := scale.freshness(holder.reported_ms))]
+    power = distinguishing_power(len(found), len(evidence.serving))
+    return _ordered([_score(holder, holder.token_count, prob, power, scale) for holder, prob in found])
 
 
 def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> tuple[Score, ...]:
@@ -59,24 +53,30 @@ def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> 
         counts: the request's token counts, block by block; what was reported plays no role.
         scale: what the scores have in common.
     """
-    runs = evidence.runs
-    tokens = leading_tokens(counts, [run.blocks for run in runs])
-    fresh = scale.freshness([run.oldest_ms for run in runs])
-    matches = [entry for entry in zip(runs, tokens, fresh, strict=True) if entry[1] > 0 and entry[2]]
-    return _ranked(matches, _powers([entry[1] for entry in matches], len(evidence.serving)), scale)
+    found = [
+        (run, tokens, prob)
+        for run, tokens in zip(evidence.runs, leading_tokens(counts, evidence.runs), strict=True)
+        if tokens > 0 and (prob := scale.freshness(run.oldest_ms))
+    ]
+    levels = sorted([tokens for _, tokens, _ in found], reverse=True)
+    at_least = dict(zip(levels, count(1), strict=False))  # the place of a level's last one counts all of them
+    total = len(evidence.serving)
+    return _ordered(
+        [_score(run, tokens, prob, distinguishing_power(at_least[tokens], total), scale) for run, tokens, prob in found]
+    )
 
 
-def leading_tokens(counts: Sequence[int], depths: Sequence[int]) -> list[int]:
-    """Return the tokens of the first ``depth`` blocks, for each depth; sums saturate.
+def leading_tokens(counts: Sequence[int], runs: Sequence[Run]) -> list[int]:
+    """Return the tokens of the blocks that each run covers; sums saturate.
 
-    >>> leading_tokens([16, 16, 16], [1, 3]), leading_tokens([10, 0, 5], [1, 2, 3])
-    ([16, 48], [10, 10, 15])
+    >>> leading_tokens([10, 0, 5], [Run("a", 1, 0, 1), Run("b", 3, 0, 1)])
+    [10, 15]
     """
     if isinstance(counts, Equal):
-        return [min(counts.value * depth, MAX_TOKENS) for depth in depths]
-    head = counts[: max(depths, default=0)]
+        return [min(counts.value * run.blocks, MAX_TOKENS) for run in runs]
+    head = counts[: max([run.blocks for run in runs], default=0)]
     sums = [0, *accumulate(head)]
-    return [min(sums[depth], MAX_TOKENS) for depth in depths]
+    return [min(sums[run.blocks], MAX_TOKENS) for run in runs]
 
 
 def rank_warm(warm: Iterable[tuple[str, ReplicaStats]], scale: Scale, tuning: Tuning) -> tuple[Score, ...]:
@@ -85,39 +85,23 @@ def rank_warm(warm: Iterable[tuple[str, ReplicaStats]], scale: Scale, tuning: Tu
     Statistics are judged by their own age limit, not by the tenant's TTL; the distinguishing power plays no role.
     """
     limit, least = tuning.hot_max_age_ms, f32(tuning.hot_min_hit_rate)
-    known = list(warm)
-    if limit <= 0 or not known:
-        return ()
-    recency = freshness([scale.now_ms - stats.reported_ms for _, stats in known], limit)
-    rates = f32s(stats.hit_rate for _, stats in known)
-    found = [entry for entry in zip(known, rates, recency, strict=True) if entry[2] and entry[1] >= least]
-    if not found:
-        return ()
-    known, rates, recency = map(list, zip(*found, strict=True))
-    scores = scale.weigh(rates, recency, [stats.pressure for _, stats in known])
-    return _ordered([replica_id for replica_id, _ in known], scores, repeat(0), rates, repeat(UNSPECIFIED))
+    scores = []
+    for replica_id, stats in warm:
+        recency = freshness(scale.now_ms - stats.reported_ms, limit) if limit > 0 else 0.0
+        hit_rate = f32(stats.hit_rate)
+        if recency and hit_rate >= least:
+            scores.append(Score(replica_id, scale.weigh(hit_rate, recency, stats.pressure), 0, hit_rate))
+    return _ordered(scores)
 
 
-def _ranked(
-    matches: Sequence[tuple[Run | Holder, int, float]], powers: Sequence[float], scale: Scale
-) -> tuple[Score, ...]:
-    """Score what matches: evidence, matched tokens and freshness, each with its power to distinguish."""
-    if not matches:
-        return ()
-    held, tokens, fresh = zip(*matches, strict=True)
-    scores = f32s(map(mul, scale.weigh(tokens, fresh, [scale.pressure(each.stats) for each in held]), powers))
-    return _ordered([each.replica_id for each in held], scores, tokens, fresh, [wire_tier(each.tier) for each in held])
+def _score(held: Run | Holder, tokens: int, prob: float, power: float, scale: Scale) -> Score:
+    """Score one replica's match, which is this fresh and has this power to distinguish."""
+    score = f32(scale.weigh(tokens, prob, scale.pressure(held.stats)) * power)
+    return Score(held.replica_id, score, tokens, prob, wire_tier(held.tier))
 
 
-def _powers(matched: Sequence[int], total: int) -> list[float]:
-    # Of equal levels the last one's place counts all of them.
-    at_least = dict(zip(sorted(matched, reverse=True), count(1)))
-    return distinguishing_power([at_least[tokens] for tokens in matched], total)
-
-
-def _ordered(*columns: Iterable[Any]) -> tuple[Score, ...]:
-    """Return the scores whose fields are given as columns, best first, equal ones by replica id."""
-    scores = list(map(_make, zip(*columns)))  # noqa: B905 - some repeat one value for ever
+def _ordered(scores: list[Score]) -> tuple[Score, ...]:
+    """Return scores best first, equal ones by replica id."""
     # Code points sort as their UTF-8 bytes do. Sorting is stable, so the last key counts first.
     scores.sort(key=_REPLICA_ID)
     scores.sort(key=_SCORE, reverse=True)
