@@ -1,4 +1,4 @@
-"""A relay between a connection and a server that can speak TLS and cut the line at the worst moment."""
+"""A relay between a connection and a server that can speak TLS, and spoil the replies in every way a network may."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ class Proxy:
 
     Attributes:
         cutting: while set, a request still reaches the server, but its connection ends instead of the reply.
+        swallowing: while set, requests reach the server, and nothing comes back: a line that is open on one side only.
+        delay_s: every reply comes so much later; seconds.
+        garbage: while not empty, it comes instead of every reply.
+        cut_after: while not ``None``, a connection ends after so many bytes of its next reply.
         accepted: connections so far.
     """
 
     def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
         self.cutting = False
+        self.swallowing = False
+        self.delay_s = 0.0
+        self.garbage = b""
+        self.cut_after: int | None = None
         self.accepted = 0
         self._target = target
         self._tls = tls
@@ -67,7 +75,17 @@ class Proxy:
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool) -> None:
         while data := await source.read(65_536):
-            if replies and self.cutting:
-                return
+            if replies:
+                if self.cutting:
+                    return
+                if self.swallowing:
+                    continue
+                await asyncio.sleep(self.delay_s)
+                data = self.garbage or data
+                if self.cut_after is not None:
+                    sink.write(data[: self.cut_after])
+                    sink.close()
+                    await sink.wait_closed()
+                    return
             sink.write(data)
             await sink.drain()

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from inference_cache.errors import StoreCorrupt, StoreUnavailable
-from inference_cache.store.connection import Connection, open_connection
+from inference_cache.store.connection import open_connection
 from inference_cache.store.connection.cluster import ClusterConnection
-from inference_cache.store.connection.topology import Topology, slot_of
+from inference_cache.store.connection.topology import SLOTS, Topology, moved_to, slot_of
+from tests.support.patience import until_it_runs
 from tests.support.scripts import COUNT, ECHO, EXISTS_THEN_COUNT, REACH
 from tests.support.servers import Cluster, Server, free_ports, valkey_binary, wait_until
 
@@ -135,7 +136,7 @@ async def test_a_dead_node_takes_only_its_own_slots(key_prefix: str) -> None:
         assert abs(await connection.server_time_ms() - connection.now_ms()) < 1000
         victim.start()
         wait_until(lambda: b"cluster_state:ok" in bytes(victim.ask("CLUSTER", "INFO")), "the node to rejoin")
-        assert await connection.run(COUNT, lost, []) == 1
+        assert await until_it_runs(connection, COUNT, lost) == 1
         await connection.close()
     finally:
         own.stop()
@@ -159,21 +160,11 @@ async def test_a_promoted_replica_takes_over(key_prefix: str) -> None:
         await asyncio.to_thread(
             wait_until, lambda: b"role:master" in replica.ask("INFO", "replication"), "the replica to be promoted"
         )
-        assert await _until_it_runs(connection, key) == 2
+        assert await until_it_runs(connection, COUNT, key) == 2
         assert replica.ask("GET", key) == b"2"
         await connection.close()
     finally:
         own.stop()
-
-
-async def _until_it_runs(connection: Connection, key: bytes) -> object:
-    """Call until the new topology is known; a call that fails has not run."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                return await connection.run(COUNT, key, [])
-            except StoreUnavailable:
-                await asyncio.sleep(0.05)
 
 
 async def test_one_living_node_is_enough_to_find_the_others(cluster: Cluster, key_prefix: str) -> None:
@@ -213,7 +204,34 @@ def test_the_topology_fills_in_what_a_node_does_not_know() -> None:
     assert topology.owner(2) is None
 
 
-def test_slots_follow_the_hash_tag() -> None:
+def test_slots_follow_the_hash_tag(cluster: Cluster) -> None:
     """The slot is that of the first tag, as Redis computes it."""
     assert slot_of(b"{user1000}.following") == slot_of(b"user1000") == 3443
     assert slot_of(b"foo{}{bar}") == 8363
+    for key in (b"", b"a", b"{", b"}{a}", b"a{b", b"a{b}c}", b"a{{b}}", b"{}", b"\xff{\x00\r\n}\xfe", b"a" * 1000):
+        assert slot_of(key) == cluster.nodes[0].ask("CLUSTER", "KEYSLOT", key)
+
+
+def test_moved_names_the_owner() -> None:
+    """The address in the reply may be IPv6, or empty where the node asked is meant."""
+    assert moved_to("MOVED 3999 10.0.0.2:6381", ("seed", 1)) == (3999, ("10.0.0.2", 6381))
+    assert moved_to("MOVED 3999 fd00::2:6381", ("seed", 1)) == (3999, ("fd00::2", 6381))
+    assert moved_to("MOVED 3999 :6381", ("seed", 1)) == (3999, ("seed", 6381))
+
+
+async def test_what_a_node_has_under_way_ends_when_it_leaves(
+    linked: ClusterConnection, cluster: Cluster, key_prefix: str
+) -> None:
+    """A node that owns nothing any more gets no new calls, but those under way have their replies."""
+    key = f"{{{key_prefix}}}".encode()
+    await linked.run(ECHO, key, [b"warm"])
+    owner = cluster.owner(key)
+    host = ("127.0.0.1", owner.port)
+    node, others = linked._nodes[host], tuple(other for other in linked._topology.primaries if other != host)
+    under_way = [asyncio.create_task(linked.run(ECHO, key, [number])) for number in range(300)]
+    await asyncio.sleep(0)
+    linked._adopt(Topology([others[0]] * SLOTS))
+    assert [reply[1] for reply in await asyncio.gather(*under_way)] == [b"%d" % number for number in range(300)]
+    with pytest.raises(StoreUnavailable):
+        await node.call("PING")
+    assert linked.traffic()["reads"].in_flight == 0

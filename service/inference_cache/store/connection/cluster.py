@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from redis.exceptions import ClusterDownError, MovedError
-from redis.exceptions import ConnectionError as RedisConnectionError
-
-from inference_cache.errors import StoreUnavailable
+from inference_cache.errors import StoreError, StoreUnavailable
 from inference_cache.store.connection.address import Address
-from inference_cache.store.connection.faults import FAILURES, WORDS, store_errors
-from inference_cache.store.connection.node import Node
-from inference_cache.store.connection.topology import SLOTS, Host, Topology, resolve, slot_of
-from inference_cache.store.connection.transport import Limits, Reply, ScriptLike
+from inference_cache.store.connection.faults import FAILURES, WORDS, ErrorReply, store_errors, translate
+from inference_cache.store.connection.node import LANES, Node
+from inference_cache.store.connection.topology import SLOTS, Host, Topology, moved_to, slot_of
+from inference_cache.store.connection.transport import Limits, Reply, ScriptLike, Traffic
 from inference_cache.store.connection.watch import Watched
 
 _ATTEMPTS = 2
@@ -32,7 +29,7 @@ class ClusterConnection(Watched):
 
     Args:
         address: some nodes to learn the others from, and who we are.
-        limits: deadlines, and sockets to each node.
+        limits: deadlines and bounds.
     """
 
     socket_path: str | None = None
@@ -47,21 +44,16 @@ class ClusterConnection(Watched):
         self._learning: asyncio.Task[None] | None = None
         self._suspected: Host | None = None
         self._learnt_at = -_SUSPICION_S
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._left = dict.fromkeys(LANES, Traffic())
+        """What the nodes that have left had counted."""
 
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
         """Run a script on the owner of ``key`` and return its reply, undecoded."""
-        with store_errors():
-            for _ in range(_ATTEMPTS):
-                version = self._version
-                node = await self._owner(slot_of(key))
-                try:
-                    return await node.run(script, key, args)
-                except MovedError as moved:
-                    await self._follow(moved, node, version)
-                except (RedisConnectionError, ClusterDownError, TimeoutError, OSError):
-                    self._suspect(node.host)
-                    raise
-        raise StoreUnavailable(WORDS["MOVED"].detail, WORDS["MOVED"].reason)
+        try:
+            return await self._run(script, key, args)
+        except FAILURES as failure:
+            raise translate(failure) from failure
 
     async def load(self, scripts: Iterable[ScriptLike]) -> None:
         """Load scripts on every primary."""
@@ -73,7 +65,12 @@ class ClusterConnection(Watched):
     async def ping(self) -> None:
         """Return when every primary answers."""
         with store_errors():
-            await asyncio.gather(*(node.call("PING") for node in await self._primaries()))
+            await asyncio.gather(*(node.ping() for node in await self._primaries()))
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Return what goes on in each lane, all nodes together."""
+        flows = [self._left, *(node.traffic() for node in self._nodes.values())]
+        return {lane: sum((flow[lane] for flow in flows), Traffic()) for lane in LANES}
 
     async def close(self) -> None:
         """Close the sockets to all nodes."""
@@ -81,13 +78,33 @@ class ClusterConnection(Watched):
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.gather(self._learning, return_exceptions=True)
+        for task in self._retiring:
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
+
+    async def _run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
+        for _ in range(_ATTEMPTS):
+            version = self._version
+            node = await self._owner(slot_of(key))
+            try:
+                return await node.run(script, key, args)
+            except ErrorReply as reply:
+                if reply.word != "MOVED":
+                    if reply.word == "CLUSTERDOWN":
+                        self._suspect(node.host)
+                    raise
+                await self._follow(reply, node, version)
+            except (StoreUnavailable, TimeoutError):
+                self._suspect(node.host)
+                raise
+        raise WORDS["MOVED"].as_error()
 
     async def _primaries(self) -> Sequence[Node]:
         if self._away or not self._topology.primaries:
             await self._learn(self._version)
         if not self._topology.primaries:
-            raise StoreUnavailable(WORDS["CLUSTERDOWN"].detail, WORDS["CLUSTERDOWN"].reason)
+            raise WORDS["CLUSTERDOWN"].as_error()
         return [self._node(host) for host in self._topology.primaries]
 
     async def _owner(self, slot: int) -> Node:
@@ -104,12 +121,12 @@ class ClusterConnection(Watched):
             node = self._nodes[host] = Node(self._address, host, self._limits)
         return node
 
-    async def _follow(self, moved: MovedError, node: Node, version: int) -> None:
+    async def _follow(self, moved: ErrorReply, node: Node, version: int) -> None:
         """Learn the topology again, and believe ``MOVED`` where the node we asked about it lags behind."""
         await self._learn(version)
-        owner = resolve(moved.host, moved.port, node.host or ("", 0))
-        if self._topology.owner(moved.slot_id) != owner:
-            self._topology = self._topology.with_owner(moved.slot_id, owner)
+        slot, owner = moved_to(str(moved), node.host or ("", 0))
+        if self._topology.owner(slot) != owner:
+            self._topology = self._topology.with_owner(slot, owner)
 
     def _suspect(self, host: Host | None) -> None:
         """Look in the background whether another node took over; not for every failing call anew."""
@@ -131,21 +148,29 @@ class ClusterConnection(Watched):
 
     async def _ask_for_slots(self) -> None:
         """Ask the nodes in turn until one tells the topology: known ones first, the one that failed last."""
-        failure: Exception = StoreUnavailable(WORDS["CLUSTERDOWN"].detail, WORDS["CLUSTERDOWN"].reason)
+        failure: Exception = WORDS["CLUSTERDOWN"].as_error()
         hosts = dict.fromkeys((*self._nodes, *self._address.hosts))
         for host in sorted(hosts, key=lambda host: host == self._suspected):
             try:
                 reply = await self._node(host).call("CLUSTER", "SLOTS")
-            except FAILURES as error:
+            except (*FAILURES, StoreError) as error:
                 failure = error
                 continue
-            await self._adopt(Topology.parse(reply, host))
+            self._adopt(Topology.parse(reply, host))
             return
         raise failure
 
-    async def _adopt(self, topology: Topology) -> None:
+    def _adopt(self, topology: Topology) -> None:
         self._topology = topology
         self._version += 1
         gone = [host for host in self._nodes if host not in topology.primaries]
         for host in gone:
-            await self._nodes.pop(host).close()
+            self._retire(self._nodes.pop(host))
+
+    def _retire(self, node: Node) -> None:
+        """Let the calls under way to a node that has left end, without waiting for them."""
+        retiring = asyncio.create_task(node.retire())
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+        for lane, flow in node.traffic().items():
+            self._left[lane] += Traffic(circuit_openings=flow.circuit_openings, reconnects=flow.reconnects)

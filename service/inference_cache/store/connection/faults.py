@@ -1,7 +1,7 @@
 """What each failure of Redis means to us: one table from its errors to :mod:`inference_cache.errors`.
 
-Redis starts an error reply with a fixed word (``OOM``, ``READONLY`` ...), the client library turns a broken
-socket into an exception of its own. Both become a :class:`~inference_cache.errors.StoreError` with a short fixed
+Redis starts an error reply with a fixed word (``OOM``, ``READONLY`` ...), a broken socket is an exception of the
+operating system. Both become a :class:`~inference_cache.errors.StoreError` with a short fixed
 reason, which is what metrics count and logs name; the server's own words stay out of the message, unless a script
 of ours failed, because they may repeat what a caller sent.
 """
@@ -13,13 +13,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from redis import exceptions as redis_errors
-
 from inference_cache.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 _QUOTED_CHARACTERS = 200
 
-FAILURES = (redis_errors.RedisError, OSError, TimeoutError)
+
+class ErrorReply(Exception):
+    """An error as Redis replied it: the call was refused or failed, the connection is well."""
+
+    @property
+    def word(self) -> str:
+        """The fixed word at the start, such as ``NOSCRIPT``."""
+        return str(self).partition(" ")[0]
+
+
+class Garbage(Exception):
+    """What came is no reply at all."""
+
+
+FAILURES = (ErrorReply, Garbage, OSError, TimeoutError)
 """What a call to Redis may raise; everything else is a mistake of this program and passes untouched."""
 
 
@@ -31,6 +43,10 @@ class Fault:
     reason: str
     detail: str
     quote: bool = False
+
+    def as_error(self) -> StoreError:
+        """Return a new error to raise; each caller needs its own, as tracebacks grow with every raise."""
+        return self.error(self.detail, self.reason)
 
 
 WORDS = {
@@ -72,12 +88,14 @@ DOWN = Fault(StoreUnavailable, "down", "no connection to Redis")
 TIMEOUT = Fault(StoreUnavailable, "timeout", "Redis did not answer in time")
 TLS = Fault(StoreUnavailable, "tls", "no trusted TLS connection to Redis")
 PROTOCOL = Fault(StoreUnavailable, "protocol", "what answers does not speak the Redis protocol")
+CIRCUIT_OPEN = Fault(StoreUnavailable, "circuit_open", "Redis has not answered lately and is left alone for a moment")
+CROWDED = Fault(StoreUnavailable, "crowded", "too many calls wait for Redis")
 REFUSED = Fault(StoreUnavailable, "refused", "Redis refused the call")
 
 
 def translate(failure: BaseException) -> StoreError:
     """Return the error of ours that stands for a failed call to Redis."""
-    fault = _fault(failure)
+    fault = fault_of(failure)
     detail = f"{fault.detail}: {str(failure)[:_QUOTED_CHARACTERS]}" if fault.quote else fault.detail
     return fault.error(detail, fault.reason)
 
@@ -91,27 +109,21 @@ def store_errors() -> Iterator[None]:
         raise translate(failure) from failure
 
 
-def _fault(failure: BaseException) -> Fault:
-    word = getattr(failure, "status_code", None) or str(failure).partition(" ")[0]
-    if isinstance(failure, redis_errors.RedisError) and word in WORDS:
-        return WORDS[word]
-    if isinstance(failure, (redis_errors.ResponseError, redis_errors.ConnectionError)):
-        text = str(failure).lower()
-        for phrase, fault in PHRASES.items():
-            if phrase.lower() in text:
-                return fault
-    return _fault_of_type(failure)
-
-
-def _fault_of_type(failure: BaseException) -> Fault:
-    if isinstance(failure, redis_errors.AuthenticationError):
-        return WORDS["WRONGPASS"]
-    if isinstance(failure, (redis_errors.TimeoutError, TimeoutError)):
-        return TIMEOUT
-    if isinstance(failure, ssl.SSLError) or isinstance(failure.__context__, ssl.SSLError):
+def fault_of(failure: BaseException) -> Fault:
+    """Return what a failure means."""
+    if isinstance(failure, ErrorReply):
+        return _fault_of_reply(failure)
+    if isinstance(failure, StoreError):
+        return Fault(type(failure), failure.reason, str(failure))
+    if isinstance(failure, ssl.SSLError):
         return TLS
-    if isinstance(failure, redis_errors.InvalidResponse):
-        return PROTOCOL
-    if isinstance(failure, (redis_errors.ConnectionError, OSError)):
-        return DOWN
-    return REFUSED
+    if isinstance(failure, TimeoutError):
+        return TIMEOUT
+    return PROTOCOL if isinstance(failure, Garbage) else DOWN
+
+
+def _fault_of_reply(reply: ErrorReply) -> Fault:
+    if reply.word in WORDS:
+        return WORDS[reply.word]
+    text = str(reply).lower()
+    return next((fault for phrase, fault in PHRASES.items() if phrase.lower() in text), REFUSED)

@@ -1,4 +1,4 @@
-"""Listening to a channel of Redis, on a socket of its own.
+"""Listening to a channel of Redis, on a link of its own.
 
 What is published while nobody is connected is lost, so this serves hints only; whoever listens must also look.
 """
@@ -6,24 +6,25 @@ What is published while nobody is connected is lost, so this serves hints only; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import hiredis
-
-from inference_cache.store.connection.pool import Socket
+from inference_cache.store.connection.faults import DOWN
+from inference_cache.store.connection.link import Link
 
 
-async def listen(socket: Socket, channel: bytes, heard: Callable[[], None]) -> None:
+async def listen(link: Link, channel: bytes, heard: Callable[[], None]) -> None:
     """Subscribe to a channel, then call ``heard`` once and again at every message, until the link is lost.
 
-    Raises whatever the client library raises. The socket is closed in the end.
+    The link is closed in the end.
+
+    Raises:
+        ErrorReply: Redis refuses.
+        StoreUnavailable: the link is lost.
     """
-    command: Any = ("SUBSCRIBE", channel)  # the packer's stub means a tuple of any length
+    link.unasked = lambda _: heard()
     try:
-        await socket.connect()  # type: ignore[no-untyped-call]
-        await socket.send_packed_command(hiredis.pack_command(command), check_health=False)
-        while True:
-            await socket.read_response()  # first the confirmation: what was published before it went unheard
-            heard()
+        await link.ask("SUBSCRIBE", channel)
+        heard()  # what was published before the confirmation went unheard
+        await link.closed
+        raise link.fault.as_error()
     finally:
-        await socket.disconnect(nowait=True)
+        link.cut(DOWN)

@@ -24,7 +24,7 @@ async def open_connection(
         url: ``embedded:``, ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``; see
             :func:`~inference_cache.store.connection.address.parse_address`.
         embedded_dir: where the embedded server keeps its data; ``None`` for nowhere.
-        limits: deadlines and number of sockets; the defaults of :class:`Limits` if ``None``.
+        limits: deadlines and bounds; the defaults of :class:`Limits` if ``None``.
 
     Raises:
         ConfigError: the URL or the directory is unusable.

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from inference_cache.store.connection.address import Address
 from inference_cache.store.connection.embedded import EmbeddedServer
-from inference_cache.store.connection.faults import store_errors
+from inference_cache.store.connection.faults import FAILURES, store_errors, translate
 from inference_cache.store.connection.node import Node
-from inference_cache.store.connection.transport import Limits, Reply, ScriptLike
+from inference_cache.store.connection.transport import Limits, Reply, ScriptLike, Traffic
 from inference_cache.store.connection.watch import Watched
 
 
 class StandaloneConnection(Watched):
-    """One server, reached through a pool of sockets.
+    """One server.
 
     Args:
         address: where it is.
-        limits: deadlines and number of sockets.
+        limits: deadlines and bounds.
         child: the server when it is our own; it is stopped with the connection.
     """
 
@@ -33,8 +33,10 @@ class StandaloneConnection(Watched):
 
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
         """Run a script and return its reply, undecoded."""
-        with store_errors():
+        try:
             return await self._node.run(script, key, args)
+        except FAILURES as failure:
+            raise translate(failure) from failure
 
     async def load(self, scripts: Iterable[ScriptLike]) -> None:
         """Load scripts, so that no first call pays for it."""
@@ -45,7 +47,11 @@ class StandaloneConnection(Watched):
     async def ping(self) -> None:
         """Return when the server answers."""
         with store_errors():
-            await self._node.call("PING")
+            await self._node.ping()
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Return what goes on in each lane."""
+        return self._node.traffic()
 
     async def close(self) -> None:
         """Close the sockets and stop an embedded server."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from typing import TypeAlias
-
-from redis.crc import key_slot
 
 from inference_cache.store.connection.transport import Reply
 
@@ -54,6 +53,20 @@ def resolve(host: str, port: int, asked: Host) -> Host:
     return (asked[0] if host in {"", "?"} else host, port)
 
 
+def moved_to(reply: str, asked: Host) -> tuple[int, Host]:
+    """Return the slot and the owner that a reply ``MOVED slot host:port`` of ``asked`` names.
+
+    Raises:
+        ValueError: the reply is of another form.
+    """
+    _, slot, place = reply.split(" ")
+    host, _, port = place.rpartition(":")
+    return int(slot), resolve(host, int(port), asked)
+
+
 def slot_of(key: bytes) -> int:
     """Return the slot of a key: by its hash tag where it has one."""
-    return int(key_slot(key, SLOTS))
+    _, brace, rest = key.partition(b"{")
+    tag, end, _ = rest.partition(b"}")
+    # CRC-16/XMODEM, as the Cluster specification has it
+    return crc_hqx(tag if brace and end and tag else key, 0) % SLOTS

@@ -1,13 +1,13 @@
 """What the store asks of a connection to Redis, whatever carries it.
 
 The scripts, the keys and the replies know this interface only: a single server, a Cluster and an embedded
-child look alike, and a transport that shares one socket among all callers can replace the pool behind it.
+child look alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -44,24 +44,51 @@ class ScriptLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long to wait for Redis and how many calls may be on the wire at once.
+    """How long to wait for Redis, and how many calls may do so.
 
     Attributes:
-        connect_ms: for a TCP or Unix connection to be made, TLS included.
-        call_ms: for one command in all: waiting for a free connection, connecting, the reply.
-        connections: sockets to one server; callers beyond that wait their turn.
+        connect_ms: for a connection to be made, TLS and introduction included.
+        call_ms: for the reply to one command. A socket on which a reply is overdue is cut. A command that has to wait
+            for its turn first may do so for as long again.
+        in_flight: calls that one socket carries at once; a server has two, one for lookups and one for all else.
+        waiting: callers that wait for their turn at one socket; more are refused.
     """
 
     connect_ms: int = 1_000
     call_ms: int = 5_000
-    connections: int = 64
+    in_flight: int = 128
+    waiting: int = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What goes on at the sockets of one lane, all servers together.
+
+    Attributes:
+        in_flight: calls whose reply is owed.
+        waiting: callers that wait for their turn.
+        circuits_open: servers that are left alone, because they did not answer.
+        circuit_openings: how often that happened so far.
+        reconnects: how often a lost connection was made again so far.
+    """
+
+    in_flight: int = 0
+    waiting: int = 0
+    circuits_open: int = 0
+    circuit_openings: int = 0
+    reconnects: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Return both together."""
+        return Traffic(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 class Connection(Protocol):
     """A live link to the Redis that holds the index; safe for any number of tasks of one event loop.
 
     Every method that talks to Redis raises a subclass of :class:`~inference_cache.errors.StoreError`. Cancelling
-    a call never disturbs another one, but what the cancelled call asked may have been done.
+    a call ends it at once and never disturbs another one, but what it asked may have been done. While a server does
+    not answer, calls to it fail at once with the reason ``circuit_open``.
     """
 
     @property
@@ -79,6 +106,10 @@ class Connection(Protocol):
         """Unix socket of an embedded server, for other processes of this user; ``None`` otherwise."""
         ...
 
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Return what goes on in each lane: ``reads`` carries lookups, ``writes`` everything else."""
+        ...
+
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
         """Run a script on the server that owns ``key`` and return its reply undecoded (bytes, ints, lists).
 
@@ -92,7 +123,7 @@ class Connection(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Return when Redis answers, in a Cluster when every primary does."""
+        """Return when Redis answers in both lanes, in a Cluster when every primary does."""
         ...
 
     async def hear(self, channel: bytes, heard: Callable[[], None]) -> None:

@@ -13,11 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from redis.exceptions import ResponseError
-
 from inference_cache.errors import StoreError
 from inference_cache.store.connection.clock import ServerClock
-from inference_cache.store.connection.faults import store_errors
+from inference_cache.store.connection.faults import ErrorReply, store_errors
 from inference_cache.store.connection.node import Node
 
 PERIOD_S = 5.0
@@ -131,6 +129,6 @@ async def _policy_of(node: Node) -> str | None:
     """Return ``maxmemory-policy`` of a server, ``None`` where reading the configuration is forbidden."""
     try:
         reply = await node.call("CONFIG", "GET", "maxmemory-policy")
-    except ResponseError:
+    except ErrorReply:
         return None
     return bytes(reply[1]).decode("ascii", "replace") if reply else None
