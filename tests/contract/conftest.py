@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from inference_cache.store.base import Store
-from inference_cache.store.connection import open_connection
 from inference_cache.store.model import ModelStore
 from inference_cache.store.redis import RedisStore
 from tests.contract.build import NOW, Client
-from tests.support.servers import kinds
+from tests.contract.stores import opened
+from tests.support.servers import Cluster, Server, kinds
 
 
 @pytest.fixture(params=["model", *kinds()])
@@ -20,13 +20,26 @@ async def store(request: pytest.FixtureRequest, key_prefix: str) -> AsyncIterato
     if request.param == "model":
         yield ModelStore(lambda: NOW)
         return
-    server = request.getfixturevalue(request.param)
-    opened = RedisStore(await open_connection(server.url), key_prefix=key_prefix)
-    yield opened
-    await opened.close()
+    async with opened(request.getfixturevalue(request.param).url, key_prefix) as found:
+        yield found
 
 
 @pytest.fixture
 def client(store: Store) -> Client:
     """Return one model of the store."""
     return Client(store)
+
+
+@pytest.fixture(params=kinds())
+def server(request: pytest.FixtureRequest) -> Server | Cluster:
+    """Return each kind of Redis in turn."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Server | Cluster)
+    return found
+
+
+@pytest.fixture
+async def pair(server: Server | Cluster, key_prefix: str) -> AsyncIterator[list[RedisStore]]:
+    """Yield two servers' stores on one Redis."""
+    async with opened(server.url, key_prefix) as one, opened(server.url, key_prefix) as other:
+        yield [one, other]

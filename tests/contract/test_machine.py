@@ -7,11 +7,9 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import count
 
 import pytest
-import redis
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -20,8 +18,8 @@ from inference_cache.store.connection import open_connection
 from inference_cache.store.redis import RedisStore
 from tests.contract.machine import Ground, Walk
 from tests.contract.shapes import LARGE, SMALL, Shape
-from tests.support.layout import check_layout
-from tests.support.servers import Cluster, Server, kinds
+from tests.contract.stores import check_at_rest
+from tests.support.servers import Cluster, Server
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 """Walk for :data:`MINUTES` each instead of a few seconds."""
@@ -44,26 +42,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-@pytest.fixture(params=kinds())
-def server(request: pytest.FixtureRequest) -> Server | Cluster:
-    """Return each kind of Redis in turn."""
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Server | Cluster)
-    return found
-
-
-@pytest.fixture
-def nodes(server: Server | Cluster) -> Iterator[list[redis.Redis]]:
-    """Yield plain clients of every node."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(node.admin()) for node in getattr(server, "nodes", [server])]
-
-
 @pytest.mark.parametrize(("shape", "examples"), [(SMALL, 40), (LARGE, 10)], ids=["small", "large"])
 def test_every_walk_ends_alike(
     loop: asyncio.AbstractEventLoop,
     server: Server | Cluster,
-    nodes: list[redis.Redis],
     shape: Shape,
     examples: int,
 ) -> None:
@@ -78,7 +60,7 @@ def test_every_walk_ends_alike(
         return RedisStore(connection, key_prefix=prefix)
 
     async def check(_store: Store) -> None:
-        check_layout(nodes, prefix)
+        check_at_rest(server, prefix)
 
     class Here(Walk):
         ground = Ground(shape, loop, make, check)
