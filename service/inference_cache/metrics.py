@@ -38,6 +38,8 @@ class Definition:
     """``"counter"``, ``"gauge"`` or ``"histogram"``."""
     help: str
     labels: tuple[str, ...] = ()
+    merge: str = "sum"
+    """What a gauge of several workers shows: their ``"sum"``, ``"max"`` or ``"min"``. Counters always add up."""
 
     @property
     def full_name(self) -> str:
@@ -46,9 +48,15 @@ class Definition:
 
 
 DEFINITIONS = (
-    Definition("server_up", "gauge", "1 while the server serves, 0 once it has stopped."),
-    Definition("server_grpc_tls_enabled", "gauge", "1 when the gRPC port speaks TLS."),
-    Definition("index_entries", "gauge", "Distinct prefixes held, over all tenants; exact after a sweep.", ("model",)),
+    Definition("server_up", "gauge", "1 while the server serves, 0 once it has stopped.", merge="max"),
+    Definition("server_grpc_tls_enabled", "gauge", "1 when the gRPC port speaks TLS.", merge="max"),
+    Definition(
+        "index_entries",
+        "gauge",
+        "Distinct prefixes held, over all tenants; exact after a sweep.",
+        ("model",),
+        merge="max",
+    ),
     Definition("index_evictions_total", "counter", "Holdings removed by the server itself.", ("algorithm", "reason")),
     Definition("index_sweeps_total", "counter", "Sweeps for expired holdings, by how they ended.", ("result",)),
     Definition("stats_rows_expired_total", "counter", "Statistics rows removed because their replica fell silent."),
@@ -69,9 +77,37 @@ DEFINITIONS = (
     Definition("store_errors_total", "counter", "Calls that the index could not serve.", ("rpc", "reason")),
     Definition("rpc_errors_total", "counter", "Calls answered with a gRPC error.", ("rpc", "code")),
     Definition("unexpected_errors_total", "counter", "Errors that nobody foresaw; the log has each.", ("rpc",)),
-    Definition("store_up", "gauge", "1 while the store answers."),
-    Definition("store_clock_offset_seconds", "gauge", "The store's clock minus this host's."),
-    Definition("store_noeviction", "gauge", "1 when the store refuses writes at its memory limit, as it must."),
+    Definition("workers_ready", "gauge", "Worker processes that serve, of the number that --workers asks for."),
+    Definition("worker_restarts_total", "counter", "Worker processes that ended and were replaced.", ("reason",)),
+    Definition("worker_lookups_total", "counter", "LookupRoute calls answered by each worker process.", ("worker",)),
+    Definition(
+        "policy_generation", "gauge", "Generation of the policies in force; 0 = none was ever pushed.", merge="min"
+    ),
+    Definition("policy_applied_timestamp_seconds", "gauge", "When these policies came into force.", merge="min"),
+    Definition(
+        "policy_read_timestamp_seconds",
+        "gauge",
+        "When the policies in Redis were last compared with those in force; their age is time() minus this.",
+        merge="min",
+    ),
+    Definition("policy_read_errors_total", "counter", "Times when the policies could not be read.", ("reason",)),
+    Definition("policy_restored_total", "counter", "Times when Redis had lost policies and got them back."),
+    Definition(
+        "policy_pushes_total", "counter", "Requests to set policies, by what became of them.", ("source", "result")
+    ),
+    Definition("policy_rows_ignored_total", "counter", "What pushed policies say without effect.", ("reason",)),
+    Definition(
+        "policy_directory_in_force",
+        "gauge",
+        "1 while the policies in force are those of --policy-dir, or without it.",
+        merge="min",
+    ),
+    Definition("policy_directory_errors_total", "counter", "Contents of --policy-dir that could not be used."),
+    Definition("store_up", "gauge", "1 while the store answers.", merge="min"),
+    Definition("store_clock_offset_seconds", "gauge", "The store's clock minus this host's.", merge="max"),
+    Definition(
+        "store_noeviction", "gauge", "1 when the store refuses writes at its memory limit, as it must.", merge="min"
+    ),
 )
 
 
@@ -177,6 +213,51 @@ class Metrics:
         """Count an error that nobody foresaw."""
         self._count("unexpected_errors_total", 1, rpc)
 
+    def workers_ready(self, number: int) -> None:
+        """Say how many worker processes serve."""
+        self._gauges["workers_ready"].set(number)
+
+    def worker_restarted(self, reason: str) -> None:
+        """Count a worker that ended and is replaced: ``reason`` exited, killed, hung or start."""
+        self._count("worker_restarts_total", 1, reason)
+
+    def worker_lookups(self, worker: str, number: float) -> None:
+        """Count the calls that one worker answered; ``worker`` is its number."""
+        self._count("worker_lookups_total", number, worker)
+
+    def policy_applied(self, generation: int) -> None:
+        """Say that policies came into force, now."""
+        self._gauges["policy_generation"].set(generation)
+        self._gauges["policy_applied_timestamp_seconds"].set_to_current_time()
+
+    def policy_read(self) -> None:
+        """Say that the policies were read, now."""
+        self._gauges["policy_read_timestamp_seconds"].set_to_current_time()
+
+    def policy_read_failed(self, reason: str) -> None:
+        """Count a time when the policies could not be read."""
+        self._count("policy_read_errors_total", 1, reason)
+
+    def policy_restored(self) -> None:
+        """Count policies that were written back after Redis had lost them."""
+        self._count("policy_restored_total", 1)
+
+    def policy_pushed(self, source: str, result: str) -> None:
+        """Count a request: ``source`` api, cli or directory; ``result`` changed, same, invalid, too_large, failed."""
+        self._count("policy_pushes_total", 1, source, result)
+
+    def policy_rows_ignored(self, reason: str, number: int) -> None:
+        """Count rows or values of pushed policies that have no effect."""
+        self._count("policy_rows_ignored_total", number, reason)
+
+    def policy_directory(self, in_force: bool) -> None:
+        """Say whether the policies in force are those of the directory."""
+        self._gauges["policy_directory_in_force"].set(in_force)
+
+    def policy_directory_failed(self) -> None:
+        """Count a content of the directory that could not be used."""
+        self._count("policy_directory_errors_total", 1)
+
     def index_evicted(self, algorithm: str, reason: str, holdings: int) -> None:
         """Count holdings that the server removed itself: ``algorithm`` lru or lfu, ``reason`` ttl or cap."""
         if holdings:
@@ -213,7 +294,7 @@ class Metrics:
                 name, text, labels, registry=self.registry, buckets=LATENCY_BUCKETS
             )
 
-    def _count(self, name: str, number: int, *labels: str) -> None:
+    def _count(self, name: str, number: float, *labels: str) -> None:
         counter = self._counters[name]
         if labels:
             bound = self._bound.get((name, *labels))
