@@ -27,11 +27,18 @@ MAY_IMPORT = {
     "metrics": {"domain"},
     "config": {"settings", "errors", "domain"},
     "background": {"store", "domain"} | LEAVES,
-    "app": {"background", "rpc", "admin", "events", "sim", "store", "domain", "tokenize", "config"} | LEAVES,
+    "lifecycle": {"config"} | LEAVES,
+    "parts": {"background", "store", "domain", "config"} | LEAVES,
+    "workers": {"workers", "store"} | LEAVES,
+    "supervisor": {"workers", "lifecycle", "parts", "background", "admin", "store", "domain", "config"} | LEAVES,
+    "app": {"supervisor", "lifecycle", "parts", "background", "rpc", "admin", "events", "sim", "store", "domain"}
+    | {"tokenize", "config"}
+    | LEAVES,
+    "worker": {"app", "workers", "lifecycle", "domain", "config"} | LEAVES,
     "__main__": {"cli"},
     "cli": {"cli", "app", "rpc", "admin", "events", "sim", "domain", "config", "_pb"} | LEAVES,
 }
-"""What a folder or top-level module may import of ours. Nobody but the command line knows `app`."""
+"""What a folder or top-level module may import of ours. Nobody but the command line and a worker's main knows `app`."""
 
 OWNERS = {
     "redis": {"store"},
@@ -42,7 +49,7 @@ OWNERS = {
     "typer": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"sim", "cli"},
-    "uvloop": {"app", "cli", "sim"},
+    "uvloop": {"app", "worker", "cli", "sim"},
 }
 """Who may know a library: everybody else goes through the owner."""
 

@@ -4,41 +4,40 @@ Starting: the store, then the ports, then what runs beside them. A Redis of the 
 not to start: the server says that it is not ready and serves when Redis comes. A port that is taken is one, and so is
 an embedded Valkey that does not start.
 
+With ``--workers`` above 1 this process only supervises (:mod:`inference_cache.supervisor`), and each worker
+(:mod:`inference_cache.worker`) runs what :func:`working` puts together.
+
 Stopping, on SIGTERM or SIGINT: not ready and NOT_SERVING at once, calls in flight get ``--shutdown-grace``, then they
 are cut, then the store is closed. A second signal cuts at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
-import grpc
 import uvloop
 
-import inference_cache
 from inference_cache import log
 from inference_cache.admin.http import HttpListener, admin_app, public_app
-from inference_cache.background import StoreWatch, Sweeper
-from inference_cache.config import ServeConfig, unenforced
-from inference_cache.domain.policy import DefaultPolicies, Policy
+from inference_cache.background import StoreWatch
+from inference_cache.config import ServeConfig
 from inference_cache.domain.tuning import AffinityMode, Tuning
 from inference_cache.errors import StoreError
+from inference_cache.lifecycle import Signals, announce, beside, drained
 from inference_cache.metrics import Metrics
+from inference_cache.parts import default_policies, open_store, sweeper_of
 from inference_cache.rpc.health import Health
 from inference_cache.rpc.server import build_server
 from inference_cache.settings import Address
-from inference_cache.store.connection import Connection, open_connection
+from inference_cache.store.connection import Connection
 from inference_cache.store.redis import RedisStore
+from inference_cache.supervisor import supervise
 
 logger = logging.getLogger(__name__)
-
-MS = 1000
 
 
 def run(config: ServeConfig) -> int:
@@ -47,10 +46,10 @@ def run(config: ServeConfig) -> int:
     Raises:
         ConfigError: the Redis URL or the directory is unusable.
         StoreUnavailable: the embedded Valkey did not start.
-        OSError: a port could not be had.
+        OSError: a port could not be had, or a worker did not start.
     """
     log.configure(config.logs.log_level, config.logs.log_format)
-    uvloop.run(_serve_until_signal(config))
+    uvloop.run(supervise(config) if config.process.workers > 1 else _serve_until_signal(config))
     return 0
 
 
@@ -85,25 +84,58 @@ class State:
         return None if self.watch.answers else "the store does not answer"
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A server that serves.
+class Service:
+    """The gRPC service on a store: what a server alone and each of several workers have in common.
 
     Attributes:
-        grpc_address: where the gRPC service listens, with its real port.
-        http_address: where health and metrics are.
-        admin_address: where the operator's endpoints are.
-        server: the gRPC server.
+        metrics: everything it counts.
+        policies: the tenants' rules.
         health: what the health service says.
         state: what `/readyz` says.
+        watch: to be run beside the service.
+
+    Args:
+        config: the configuration.
+        connection: to the store.
+        store: the index.
+        share_port: whether other workers listen on the same port.
     """
 
-    grpc_address: Address
-    http_address: Address
-    admin_address: Address
-    server: grpc.aio.Server
-    health: Health
-    state: State
+    def __init__(
+        self, config: ServeConfig, connection: Connection, store: RedisStore, *, share_port: bool = False
+    ) -> None:
+        self.metrics, self.health, self.state = Metrics(), Health(), State()
+        self.policies = default_policies(config)
+        self.watch = StoreWatch(connection, self.metrics, self._store_changed)
+        self._store = store
+        self._server = build_server(
+            store=store,
+            policies=self.policies,
+            metrics=self.metrics,
+            health=self.health,
+            tuning=tuning_of(config),
+            lookup_timeout_ms=config.lookup.lookup_timeout_ms,
+            share_port=share_port,
+        )
+
+    def listen(self, address: Address) -> Address:
+        """Bind the port and return it with its real number; an empty host is every interface of both families.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        target = replace(address, host=address.host or "::")
+        try:
+            return replace(address, port=self._server.add_insecure_port(str(target)))
+        except RuntimeError:
+            raise OSError(f"cannot listen on {address}: is the port taken?") from None
+
+    async def start(self) -> None:
+        """Take calls, and be ready as soon as the store answers."""
+        await self._server.start()
+        await self.watch.look()
+        self.state.watch = self.watch
+        self.metrics.serving(up=True, tls=False)
 
     async def drain(self, grace_s: float | None) -> None:
         """Stop taking calls; let those in flight finish for ``grace_s`` seconds, ``None`` = cut them now.
@@ -112,137 +144,88 @@ class Running:
         """
         self.state.draining = True
         self.health.drain()
-        await self.server.stop(grace_s)
+        await self._server.stop(grace_s)
+
+    async def stop(self) -> None:
+        """Cut what was not drained."""
+        self.metrics.serving(up=False, tls=False)
+        await self._server.stop(None)
+
+    async def _store_changed(self, answers: bool) -> None:
+        if answers:
+            with suppress(StoreError):  # whatever is not loaded now is loaded by its first call
+                await self._store.warm_up()
+        self.health.set_serving(answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that serves.
+
+    Attributes:
+        grpc_address: where the gRPC service listens, with its real port.
+        http_address: where health and metrics are.
+        admin_address: where the operator's endpoints are.
+        service: what answers the calls.
+    """
+
+    grpc_address: Address
+    http_address: Address
+    admin_address: Address
+    service: Service
+
+    async def drain(self, grace_s: float | None) -> None:
+        """Stop taking calls, as :meth:`Service.drain`."""
+        await self.service.drain(grace_s)
 
 
 @asynccontextmanager
 async def running(config: ServeConfig) -> AsyncIterator[Running]:
     """Run a server for as long as the block does; leaving it cuts what was not drained."""
-    connection = await open_connection(config.redis.redis_url, embedded_dir=config.redis.embedded_dir or None)
-    store = RedisStore(connection, key_prefix=config.redis.redis_key_prefix)
-    try:
-        async with _serving(config, connection, store) as server:
-            yield server
-    finally:
-        await store.close()
+    async with open_store(config) as (connection, store), _serving(config, connection, store) as server:
+        yield server
+
+
+@asynccontextmanager
+async def working(config: ServeConfig) -> AsyncIterator[Service]:
+    """Run one worker for as long as the block does: calls on a port that it shares, and nothing beside them."""
+    async with open_store(config) as (connection, store):
+        service = Service(config, connection, store, share_port=True)
+        try:
+            service.listen(config.listen.grpc_bind_address)
+            await service.start()
+            async with beside(service.watch.run()):
+                yield service
+        finally:
+            await service.stop()
 
 
 @asynccontextmanager
 async def _serving(config: ServeConfig, connection: Connection, store: RedisStore) -> AsyncIterator[Running]:
-    metrics, health, state = Metrics(), Health(), State()
-    policies = DefaultPolicies(replace(Policy(), ttl_ms=config.retention.default_ttl_ms))
-    server = build_server(
-        store=store,
-        policies=policies,
-        metrics=metrics,
-        health=health,
-        tuning=tuning_of(config),
-        lookup_timeout_ms=config.lookup.lookup_timeout_ms,
-    )
-    sweeper = Sweeper(
-        store,
-        policies,
-        metrics,
-        period_ms=config.retention.sweep_period_ms,
-        clock_is_certain=lambda: connection.clock.certain,
-    )
-
-    async def on_change(answers: bool) -> None:
-        if answers:
-            with suppress(StoreError):  # whatever is not loaded now is loaded by its first call
-                await store.warm_up()
-        health.set_serving(answers)
-
-    watch = StoreWatch(connection, metrics, on_change)
-    public = HttpListener(public_app(state.not_ready, metrics.registry))
+    service = Service(config, connection, store)
+    sweeper = sweeper_of(config, connection, store, service.policies, service.metrics)
+    public = HttpListener(public_app(service.state.not_ready, service.metrics.registry))
     admin = HttpListener(admin_app())
     try:
         started = Running(
-            grpc_address=_listen_grpc(server, config.listen.grpc_bind_address),
+            grpc_address=service.listen(config.listen.grpc_bind_address),
             http_address=await public.start(config.listen.http_bind_address),
             admin_address=await admin.start(config.listen.snapshot_bind_address),
-            server=server,
-            health=health,
-            state=state,
+            service=service,
         )
-        await server.start()
-        await watch.look()
-        state.watch = watch
-        metrics.serving(up=True, tls=False)
-        async with _beside(sweeper.run(), watch.run()):
+        await service.start()
+        async with beside(sweeper.run(), service.watch.run()):
             yield started
     finally:
-        metrics.serving(up=False, tls=False)
-        await server.stop(None)
+        await service.stop()
         await public.close()
         await admin.close()
 
 
-def _listen_grpc(server: grpc.aio.Server, address: Address) -> Address:
-    """Bind the gRPC port and return it with its real number; an empty host is every interface of both families."""
-    target = replace(address, host=address.host or "::")
-    try:
-        return replace(address, port=server.add_insecure_port(str(target)))
-    except RuntimeError:
-        raise OSError(f"cannot listen on {address}: is the port taken?") from None
-
-
-@asynccontextmanager
-async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run background work for as long as the block does."""
-    tasks = [asyncio.create_task(each) for each in work]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-class _Signals:
-    """The first SIGTERM or SIGINT asks for an end, the second for one at once."""
-
-    def __init__(self) -> None:
-        self.first, self.second = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._arrived)
-
-    def _arrived(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-
-
 async def _serve_until_signal(config: ServeConfig) -> None:
-    signals = _Signals()
+    signals = Signals()
     async with running(config) as server:
-        _announce(config, server)
+        announce(config, server.grpc_address, server.http_address, server.admin_address)
         await signals.first.wait()
-        log.event(logger, logging.INFO, "graceful_shutdown_started", grace_ms=config.process.shutdown_grace_ms)
-        draining = asyncio.create_task(server.drain(config.process.shutdown_grace_ms / MS))
-        hurry = asyncio.create_task(signals.second.wait())
-        await asyncio.wait({draining, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
-            await server.drain(None)
-        await draining
-        hurry.cancel()
+        await drained(server, signals, config.process.shutdown_grace_ms)
     log.event(logger, logging.INFO, "graceful_shutdown_done")
-
-
-def _announce(config: ServeConfig, server: Running) -> None:
-    log.event(
-        logger,
-        logging.INFO,
-        "startup",
-        version=inference_cache.__version__,
-        grpc_addr=str(server.grpc_address),
-        grpc_tls=False,
-        http_addr=str(server.http_address),
-        snapshot_addr=str(server.admin_address),
-        redis=config.redis.redis_url.partition(":")[0],
-    )
-    for flag in unenforced(config):
-        log.event(logger, logging.WARNING, "setting_not_enforced", flag=flag)
-    if config.listen.insecure_disable_auth:
-        log.event(logger, logging.WARNING, "controller_auth_disabled", snapshot_addr=str(server.admin_address))

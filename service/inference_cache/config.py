@@ -192,8 +192,15 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """How the process ends."""
+    """How many processes serve, and how they end."""
 
+    workers: int = setting(
+        "1",
+        integer(1, 64),
+        "Processes that serve the gRPC port together; above 1 a further one supervises them, sweeps, and has the HTTP "
+        "ports. One a core at most.",
+        unit="processes",
+    )
     shutdown_grace_ms: int = setting(
         "10s",
         duration(0, 3_600_000),

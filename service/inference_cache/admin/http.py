@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -24,12 +24,20 @@ _DRAIN_S = 1.0
 _NAMED_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
-def public_app(not_ready: NotReady, registry: CollectorRegistry) -> web.Application:
+def public_app(
+    not_ready: NotReady,
+    registry: CollectorRegistry,
+    *,
+    before_scrape: Callable[[], Awaitable[None]] | None = None,
+    ready: Callable[[], str] = lambda: "ok",
+) -> web.Application:
     """Build the application behind ``--http-bind-address``.
 
     Args:
         not_ready: asked at each ``/readyz``.
         registry: what ``/metrics`` shows.
+        before_scrape: awaited at each ``/metrics`` before the registry is read.
+        ready: what ``/readyz`` says when nothing speaks against it.
     """
 
     async def healthz(_request: web.Request) -> web.Response:
@@ -37,9 +45,11 @@ def public_app(not_ready: NotReady, registry: CollectorRegistry) -> web.Applicat
 
     async def readyz(_request: web.Request) -> web.Response:
         reason = not_ready()
-        return web.Response(text="ok\n") if reason is None else web.Response(status=503, text=reason + "\n")
+        return web.Response(text=ready() + "\n") if reason is None else web.Response(status=503, text=reason + "\n")
 
     async def metrics(request: web.Request) -> web.Response:
+        if before_scrape is not None:
+            await before_scrape()
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         body = await asyncio.to_thread(encode, registry)  # a thousand models take a while, which lookups must not wait
         return web.Response(body=body, headers={"Content-Type": content_type})

@@ -50,6 +50,7 @@ def build_server(
     tuning: Tuning | None = None,
     limits: Limits | None = None,
     lookup_timeout_ms: int = DEFAULT_LOOKUP_TIMEOUT_MS,
+    share_port: bool = False,
 ) -> grpc.aio.Server:
     """Return a server of the contract, health and reflection, without a port and not started.
 
@@ -63,12 +64,13 @@ def build_server(
         tuning: weights and limits of lookups.
         limits: what the server takes at most.
         lookup_timeout_ms: budget of a lookup's index stage where the tenant's policy has none; 0 = none.
+        share_port: whether other processes of ours listen on the same port; otherwise one that is taken is an error.
     """
     limits = limits or Limits()
     server = grpc.aio.server(
         options=(
             ("grpc.max_receive_message_length", limits.message_bytes),
-            ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a second server beside the first
+            ("grpc.so_reuseport", int(share_port)),  # on by default: a second server would answer beside the first
         ),
         maximum_concurrent_rpcs=limits.concurrent_rpcs,
     )
