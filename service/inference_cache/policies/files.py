@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from inference_cache.domain.manifests import MAX_SET_BYTES
 from inference_cache.errors import PolicyError
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MAX_FILES = 1000
-MAX_BYTES = 4 << 20
-"""Of all files together."""
-
 _ATTEMPTS = 5
 
 Mark: TypeAlias = tuple[object, ...]
@@ -75,13 +73,13 @@ def _read(directory: Path) -> dict[str, bytes]:
     names = _names(directory)
     if len(names) > MAX_FILES:
         raise PolicyError(f"{directory.name}: more than {MAX_FILES} files")
-    files, left = {}, MAX_BYTES
+    files, left = {}, MAX_SET_BYTES
     for name in names:
         with (directory / name).open("rb") as file:
             files[name] = file.read(left + 1)
         left -= len(files[name])
         if left < 0:
-            raise PolicyError(f"{directory.name}: more than {MAX_BYTES} bytes")
+            raise PolicyError(f"{directory.name}: more than {MAX_SET_BYTES} bytes")
     return files
 
 
