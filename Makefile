@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Arguments for the tool behind a target: make test ARGS="-k lookup", make demo ARGS="--full"
 ARGS ?=
 
-.PHONY: help setup demo test lint format types proto proto-check docs bench
+.PHONY: help setup demo test lint format types proto proto-check docs bench bench-quick
 help:
 	@echo "make demo         what cache-aware routing gains, on simulated engines"
 	@echo "make test         run every test"
@@ -15,7 +15,8 @@ help:
 	@echo "make format       let ruff mend what it can"
 	@echo "make proto        regenerate the gRPC stubs from proto/"
 	@echo "make docs         rewrite the README's tables from the code"
-	@echo "make bench        measure a server (see loadtest/)"
+	@echo "make bench        measure the index and the server, in minutes; writes out/bench"
+	@echo "make bench-quick  the same with few sizes, in less than one"
 
 setup: $(READY)
 
@@ -57,3 +58,6 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m loadtest.bench $(ARGS)
+
+bench-quick: $(READY)
+	$(BIN)/python -m loadtest.bench --quick $(ARGS)
