@@ -14,7 +14,6 @@ from inference_cache.domain.float32 import f32
 
 MAX_PROBLEMS = 20
 _SHOWN_CHARS = 60
-_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
 
 
 class Problems:
@@ -80,7 +79,7 @@ class Fields:
         if not isinstance(value, str):
             self._expected(name, "a string", value)
         elif any("\ud800" <= char <= "\udfff" for char in value):
-            self._expected(name, "characters, not halves of surrogate pairs", None)
+            self.wrong(name, "expected characters, got half of a surrogate pair")
         else:
             return value
         return None
@@ -156,15 +155,14 @@ class Fields:
                 self.wrong(shown(name), "unknown field" + (f", did you mean {meant}?" if meant else ""))
 
     def _expected(self, name: str, wanted: str, value: Any) -> None:
-        got = "" if value is None else f", got {_KINDS.get(type(value), 'something else')}"
-        if isinstance(value, bool | int | float | str):
-            got = f", got {shown(value)}"
-        self.wrong(name, f"expected {wanted}{got}")
+        self.wrong(name, f"expected {wanted}, got {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """Return a scalar as it may be shown in a message: short, on one line, strings of plain letters without quotes."""
-    text = {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    if isinstance(value, str) and not (text.isascii() and text.isalnum()):
-        text = repr(text)
+    """Return a value as it may be shown in a message: its kind, or a scalar, short, on one line, plain words bare."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    text = repr(value) if isinstance(value, str) and not (value.isascii() and value.isalnum()) else str(value)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."

@@ -32,7 +32,8 @@ def loads(data: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise JsonError(f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise JsonError(f"not JSON: {error}") from None
+        what = "something behind the value" if error.msg == "Extra data" else "not JSON"
+        raise JsonError(f"{what} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise JsonError("nested too deeply") from None
 

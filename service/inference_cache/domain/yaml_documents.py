@@ -7,12 +7,15 @@ from typing import Any
 
 import yaml
 
-from inference_cache.domain.fields import Problems, shown
+from inference_cache.domain.fields import Problems
 
 try:
     from yaml import CSafeLoader as _SafeLoader
 except ImportError:  # built without libyaml: the same, at a tenth of the speed
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
+_UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
+"""What the parser's own conversions of scalars raise: `0b_`, `!!bool x`, `!!timestamp x`."""
 
 _DATE = "tag:yaml.org,2002:timestamp"
 
@@ -51,8 +54,8 @@ def documents(name: str, data: bytes, problems: Problems) -> Iterator[tuple[str,
         problems.add("", f"not YAML: {_on_one_line(error)}")
     except RecursionError:
         problems.add("", "nested too deeply")
-    except ValueError as error:
-        problems.add("", f"not YAML: {shown(str(error))}")
+    except _UNREADABLE:
+        problems.add("", "not YAML: a scalar that does not fit its tag")
 
 
 def _keys_once(root: yaml.Node, problems: Problems) -> None:
