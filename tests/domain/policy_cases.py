@@ -199,7 +199,7 @@ GROUP = "expected one of inferencecache.io/v1alpha1, got "
 KINDS = "kind: expected one of CachePolicy, CacheTenant, got "
 
 BAD_MANIFESTS: dict[str, tuple[str, str]] = {
-    "no YAML": ("a: [1", "not YAML: line 8: "),
+    "no YAML": ("a: [1", "not YAML: line "),
     "a tab": ("a:\n\tb: 1", "not YAML: line 8: "),
     "unknown alias": ("a: *x", "not YAML: line 7: "),
     "a tag": ("a: !!python/object:os.system {}", "not YAML: line 7: "),

@@ -20,7 +20,9 @@ CURRENT_VERSION = 7
 """The version of the body that we write."""
 
 _NS_PER_MS = 1_000_000
-_SHORT_AS_INTEGER = 10**9
+_SHORT_AS_INTEGER = 10**16
+"""From here on Python prints an exponent instead of ``.0``."""
+
 _ENOUGH_DIGITS = range(1, 10)
 """Nine significant digits tell any two float32 values apart."""
 
