@@ -28,9 +28,11 @@ MAY_IMPORT = {
     "config": {"settings", "errors", "domain"},
     "background": {"store", "domain"} | LEAVES,
     "lifecycle": {"config"} | LEAVES,
-    "parts": {"background", "store", "domain", "config"} | LEAVES,
+    "parts": {"background", "policies", "store", "domain", "config"} | LEAVES,
     "workers": {"workers", "store"} | LEAVES,
-    "supervisor": {"workers", "lifecycle", "parts", "background", "admin", "store", "domain", "config"} | LEAVES,
+    "supervisor": {"workers", "lifecycle", "parts", "background", "policies", "admin", "store", "domain"}
+    | {"config"}
+    | LEAVES,
     "app": {"supervisor", "lifecycle", "parts", "background", "rpc", "admin", "events", "sim", "store", "domain"}
     | {"tokenize", "config"}
     | LEAVES,

@@ -23,13 +23,14 @@ import uvloop
 
 from inference_cache import log
 from inference_cache.admin.http import HttpListener, admin_app, public_app
+from inference_cache.admin.policy import PolicyEndpoint
 from inference_cache.background import StoreWatch
 from inference_cache.config import ServeConfig
 from inference_cache.domain.tuning import AffinityMode, Tuning
 from inference_cache.errors import StoreError
 from inference_cache.lifecycle import Signals, announce, beside, drained
 from inference_cache.metrics import Metrics
-from inference_cache.parts import default_policies, open_store, sweeper_of
+from inference_cache.parts import keeper_of, open_store, policy_directory, sweeper_of
 from inference_cache.rpc.health import Health
 from inference_cache.rpc.server import build_server
 from inference_cache.settings import Address
@@ -44,10 +45,11 @@ def run(config: ServeConfig) -> int:
     """Serve until a signal, and return the exit status.
 
     Raises:
-        ConfigError: the Redis URL or the directory is unusable.
+        ConfigError: the Redis URL or a directory is unusable.
         StoreUnavailable: the embedded Valkey did not start.
         OSError: a port could not be had, or a worker did not start.
     """
+    policy_directory(config)
     log.configure(config.logs.log_level, config.logs.log_format)
     uvloop.run(supervise(config) if config.process.workers > 1 else _serve_until_signal(config))
     return 0
@@ -89,7 +91,7 @@ class Service:
 
     Attributes:
         metrics: everything it counts.
-        policies: the tenants' rules.
+        policies: the tenants' rules; to be run beside the service.
         health: what the health service says.
         state: what `/readyz` says.
         watch: to be run beside the service.
@@ -105,12 +107,12 @@ class Service:
         self, config: ServeConfig, connection: Connection, store: RedisStore, *, share_port: bool = False
     ) -> None:
         self.metrics, self.health, self.state = Metrics(), Health(), State()
-        self.policies = default_policies(config)
+        self.policies = keeper_of(config, connection, self.metrics, writes=not share_port)
         self.watch = StoreWatch(connection, self.metrics, self._store_changed)
         self._store = store
         self._server = build_server(
             store=store,
-            policies=self.policies,
+            policies=self.policies.live,
             metrics=self.metrics,
             health=self.health,
             tuning=tuning_of(config),
@@ -132,10 +134,15 @@ class Service:
 
     async def start(self) -> None:
         """Take calls, and be ready as soon as the store answers."""
+        await self.policies.begin()
         await self._server.start()
         await self.watch.look()
         self.state.watch = self.watch
         self.metrics.serving(up=True, tls=False)
+
+    def ready(self) -> str:
+        """Say what an operator should know of a server that is ready."""
+        return "\n".join(["ok", *self.policies.details()])
 
     async def drain(self, grace_s: float | None) -> None:
         """Stop taking calls; let those in flight finish for ``grace_s`` seconds, ``None`` = cut them now.
@@ -155,6 +162,7 @@ class Service:
         if answers:
             with suppress(StoreError):  # whatever is not loaded now is loaded by its first call
                 await self._store.warm_up()
+            await self.policies.follow()
         self.health.set_serving(answers)
 
 
@@ -194,7 +202,7 @@ async def working(config: ServeConfig) -> AsyncIterator[Service]:
         try:
             service.listen(config.listen.grpc_bind_address)
             await service.start()
-            async with beside(service.watch.run()):
+            async with beside(service.watch.run(), service.policies.run()):
                 yield service
         finally:
             await service.stop()
@@ -203,9 +211,10 @@ async def working(config: ServeConfig) -> AsyncIterator[Service]:
 @asynccontextmanager
 async def _serving(config: ServeConfig, connection: Connection, store: RedisStore) -> AsyncIterator[Running]:
     service = Service(config, connection, store)
-    sweeper = sweeper_of(config, connection, store, service.policies, service.metrics)
-    public = HttpListener(public_app(service.state.not_ready, service.metrics.registry))
-    admin = HttpListener(admin_app())
+    sweeper = sweeper_of(config, connection, store, service.policies.live, service.metrics)
+    policy = PolicyEndpoint(service.policies.sync, service.policies.live, service.metrics)
+    public = HttpListener(public_app(service.state.not_ready, service.metrics.registry, ready=service.ready))
+    admin = HttpListener(admin_app({"/policy": policy.answer}))
     try:
         started = Running(
             grpc_address=service.listen(config.listen.grpc_bind_address),
@@ -214,7 +223,7 @@ async def _serving(config: ServeConfig, connection: Connection, store: RedisStor
             service=service,
         )
         await service.start()
-        async with beside(sweeper.run(), service.watch.run()):
+        async with beside(sweeper.run(), service.watch.run(), service.policies.run()):
             yield started
     finally:
         await service.stop()

@@ -48,8 +48,7 @@ class Listen:
     snapshot_bind_address: Address = setting(
         "127.0.0.1:8081",
         address,
-        "Where the operator's endpoints listen (none yet, every path is 404); beyond loopback this needs "
-        "--insecure-disable-auth.",
+        "Where the operator's endpoint /policy listens; beyond loopback this needs --insecure-disable-auth.",
     )
     insecure_disable_auth: bool = setting(
         "false", boolean, "Let the operator's endpoints listen beyond loopback without authentication."
@@ -157,6 +156,18 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
+class Policies:
+    """Where the rules of single tenants come from."""
+
+    policy_dir: str = setting(
+        "",
+        str,
+        "Directory of CachePolicy and CacheTenant manifests (*.yaml, *.yml, *.json), all of them or none; written for "
+        "all servers at start and when it changes; empty = none, policies come by POST /policy only.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Retention:
     """How long and how much the index remembers."""
 
@@ -219,6 +230,7 @@ class ServeConfig:
     redis: Redis = field(default_factory=Redis)
     lookup: Lookup = field(default_factory=Lookup)
     ranking: Ranking = field(default_factory=Ranking)
+    policies: Policies = field(default_factory=Policies)
     retention: Retention = field(default_factory=Retention)
     process: Process = field(default_factory=Process)
 
@@ -229,6 +241,7 @@ CONCERNS: dict[str, type[Any]] = {
     "redis": Redis,
     "lookup": Lookup,
     "ranking": Ranking,
+    "policies": Policies,
     "retention": Retention,
     "process": Process,
 }

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from inference_cache.background import Sweeper
 from inference_cache.config import ServeConfig
-from inference_cache.domain.policy import DefaultPolicies, Policy, PolicySource
+from inference_cache.domain.policy import Policy, PolicySource
+from inference_cache.errors import ConfigError
 from inference_cache.metrics import Metrics
+from inference_cache.policies.keeper import PolicyKeeper
 from inference_cache.store.connection import Connection, open_connection
+from inference_cache.store.policies import PolicyStore
 from inference_cache.store.redis import RedisStore
 
 
@@ -30,9 +35,30 @@ async def open_store(config: ServeConfig) -> AsyncIterator[tuple[Connection, Red
         await store.close()
 
 
-def default_policies(config: ServeConfig) -> DefaultPolicies:
-    """Return the rules of tenants without a policy of their own."""
-    return DefaultPolicies(replace(Policy(), ttl_ms=config.retention.default_ttl_ms))
+def keeper_of(config: ServeConfig, connection: Connection, metrics: Metrics, *, writes: bool) -> PolicyKeeper:
+    """Return what keeps a process's policies; one process of each server ``writes`` the policy directory."""
+    directory = policy_directory(config) if writes else None
+    return PolicyKeeper(
+        PolicyStore(connection, key_prefix=config.redis.redis_key_prefix),
+        replace(Policy(), ttl_ms=config.retention.default_ttl_ms),
+        metrics,
+        host=socket.gethostname(),
+        directory=directory,
+    )
+
+
+def policy_directory(config: ServeConfig) -> Path | None:
+    """Return the configured directory of manifests.
+
+    Raises:
+        ConfigError: it is no directory now, so it is probably a typing mistake.
+    """
+    if not config.policies.policy_dir:
+        return None
+    directory = Path(config.policies.policy_dir)
+    if not directory.is_dir():
+        raise ConfigError(f"--policy-dir (environment: INFERENCE_CACHE_POLICY_DIR): {directory} is not a directory")
+    return directory
 
 
 def sweeper_of(

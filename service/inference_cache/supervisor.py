@@ -17,20 +17,26 @@ from prometheus_client import CollectorRegistry
 
 from inference_cache import log
 from inference_cache.admin.http import HttpListener, admin_app, public_app
+from inference_cache.admin.policy import PolicyEndpoint
 from inference_cache.background import StoreWatch
 from inference_cache.config import ServeConfig
 from inference_cache.domain.models import ModelKey
+from inference_cache.errors import StoreUnavailable
 from inference_cache.lifecycle import Signals, announce, beside, drained
 from inference_cache.metrics import Metrics
-from inference_cache.parts import default_policies, open_store, sweeper_of
+from inference_cache.parts import keeper_of, open_store, sweeper_of
+from inference_cache.policies.keeper import PolicyKeeper
 from inference_cache.settings import Address
 from inference_cache.store.connection import Connection
 from inference_cache.store.redis import RedisStore
+from inference_cache.workers.channel import Gone
 from inference_cache.workers.crew import Crew
 from inference_cache.workers.merge import MergedCollector
 from inference_cache.workers.port import Port, reserve
 
 logger = logging.getLogger(__name__)
+
+_APPLY_S = 4.0
 
 _WAITING_SWEEPS = 4
 
@@ -66,6 +72,7 @@ class _State:
     """Whether the server should get traffic: while at least one worker should, since the kernel asks only those."""
 
     crew: Crew
+    policies: PolicyKeeper
     started: bool = False
     draining: bool = False
 
@@ -75,10 +82,13 @@ class _State:
             return "shutting down"
         if not self.started:
             return "starting"
-        return None if self.crew.ready else f"{self.ready()}: {self.crew.not_ready}"
+        return None if self.crew.ready else f"{self._workers()}: {self.crew.not_ready}"
 
     def ready(self) -> str:
-        """Say how many workers are ready."""
+        """Say how many workers are ready, and what an operator should know of the policies."""
+        return "\n".join([self._workers(), *self.policies.details()])
+
+    def _workers(self) -> str:
         return f"{self.crew.ready} of {self.crew.size} workers are ready"
 
 
@@ -102,6 +112,17 @@ async def _tell_entries(metrics: _Metrics, crew: Crew) -> None:
         await crew.ask("entries", await metrics.swept_entries.get())
 
 
+async def _apply_policies(crew: Crew) -> None:
+    """Return when every worker uses the policies in Redis; one that ends meanwhile reads them when it starts again.
+
+    Raises:
+        StoreUnavailable: a worker is alive and could not.
+    """
+    answers = await crew.ask("policies", timeout_s=_APPLY_S)
+    if any(isinstance(answer, Exception) and not isinstance(answer, Gone) for answer in answers):
+        raise StoreUnavailable("a worker has not applied the policies yet", "worker")
+
+
 @asynccontextmanager
 async def _running(config: ServeConfig) -> AsyncIterator[_Server]:
     async with open_store(config) as (connection, store):
@@ -118,21 +139,24 @@ async def _serving(
     config: ServeConfig, connection: Connection, store: RedisStore, port: Port
 ) -> AsyncIterator[_Server]:
     metrics = _Metrics()
+    policies = keeper_of(config, connection, metrics, writes=True)
     crew = Crew(config.process.workers, worker_config(config, port.address, connection.socket_path), metrics)
-    state = _State(crew)
+    state = _State(crew, policies)
     registry = CollectorRegistry()
     registry.register(MergedCollector(metrics.registry, crew.snapshots))
     public = HttpListener(public_app(state.not_ready, registry, before_scrape=crew.count, ready=state.ready))
-    admin = HttpListener(admin_app())
+    policy = PolicyEndpoint(policies.sync, policies.live, metrics, lambda: _apply_policies(crew))
+    admin = HttpListener(admin_app({"/policy": policy.answer}))
     watch = StoreWatch(connection, metrics, _nobody_to_tell)
-    sweeper = sweeper_of(config, connection, store, default_policies(config), metrics)
+    sweeper = sweeper_of(config, connection, store, policies.live, metrics)
     try:
         http_address = await public.start(config.listen.http_bind_address)
         admin_address = await admin.start(config.listen.snapshot_bind_address)
+        await policies.begin()
         await crew.start()
         await watch.look()
         state.started = True
-        async with beside(sweeper.run(), watch.run(), _tell_entries(metrics, crew)):
+        async with beside(sweeper.run(), watch.run(), policies.run(), _tell_entries(metrics, crew)):
             yield _Server(crew, port.address, http_address, admin_address, state)
     finally:
         await crew.close()

@@ -27,13 +27,19 @@ _FAREWELL_S = 2.0
 
 
 class Worker:
-    """What the parent can ask: to start, then for the state, the counts, and to hear what sweeps found."""
+    """What the parent can ask: to start, then for state and counts, to take new policies, and to hear of sweeps."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.orders: asyncio.Future[tuple[int, ServeConfig]] = loop.create_future()
         self.serving: asyncio.Future[Service] = loop.create_future()
-        self.handlers = {"start": self._start, "state": self._state, "counts": self._counts, "entries": self._entries}
+        self.handlers = {
+            "start": self._start,
+            "state": self._state,
+            "counts": self._counts,
+            "policies": self._policies,
+            "entries": self._entries,
+        }
 
     async def counts(self) -> Snapshot:
         """Return what was counted so far."""
@@ -49,6 +55,9 @@ class Worker:
 
     async def _counts(self, _body: Any) -> Snapshot:
         return await self.counts()
+
+    async def _policies(self, _body: Any) -> None:
+        await (await self.serving).policies.sync.refresh()
 
     async def _entries(self, swept: tuple[Mapping[ModelKey, int], bool]) -> None:
         prefixes, complete = swept

@@ -70,10 +70,15 @@ async def test_public_port_has_nothing_of_the_operators(path: str) -> None:
         assert (await get(base + path))[0] == 404
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/snapshot", "/"])
-async def test_admin_port_has_no_endpoint_yet(path: str) -> None:
-    """The admin port listens, and answers 404 to everything."""
-    async with listening(admin_app()) as base:
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz", "/snapshot", "/", "/policy/", "/policyx"])
+async def test_admin_port_has_its_endpoints_and_nothing_else(path: str) -> None:
+    """Paths that are not given are 404, the public port's among them."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=request.method)
+
+    async with listening(admin_app({"/policy": answer})) as base:
+        assert (await get(base + "/policy", "DELETE"))[:2] == (200, "DELETE")
         assert (await get(base + path))[0] == 404
 
 
@@ -82,7 +87,7 @@ async def test_taken_port_is_an_error_that_names_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(OSError, match=f"cannot listen on {address}"):
-            await HttpListener(admin_app()).start(address)
+            await HttpListener(admin_app({})).start(address)
 
 
 async def test_empty_host_means_every_interface_on_one_port() -> None:

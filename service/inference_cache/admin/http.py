@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -18,6 +19,9 @@ from inference_cache.settings import Address
 
 NotReady = Callable[[], str | None]
 """Says in a few words why the server should get no traffic, ``None`` when it should."""
+
+Endpoints: TypeAlias = Mapping[str, Callable[[web.Request], Awaitable[web.StreamResponse]]]
+"""What answers at which path, whatever the method."""
 
 _BACKLOG = 128
 _DRAIN_S = 1.0
@@ -61,9 +65,12 @@ def public_app(
     return app
 
 
-def admin_app() -> web.Application:
-    """Build the application behind ``--snapshot-bind-address``: no endpoint yet, every path is 404."""
-    return web.Application()
+def admin_app(endpoints: Endpoints) -> web.Application:
+    """Build the application behind ``--snapshot-bind-address``; every other path is 404."""
+    app = web.Application()
+    for path, answer in endpoints.items():
+        app.router.add_route("*", path, answer)
+    return app
 
 
 class HttpListener:
