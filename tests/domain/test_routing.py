@@ -78,9 +78,7 @@ def test_the_reserved_tenant_gets_nothing() -> None:
 )
 def test_a_policy_can_require_chains(request_: LookupRequest) -> None:
     """Only a well-formed chain as sent will do; the index is not asked and nothing is echoed."""
-    assert refused(dataclasses.replace(request_, adapter_id="sql"), CHAINS_ONLY) == Answer(
-        reasons.POLICY_REQUIRES_CHAIN
-    )
+    assert refused(request_._replace(adapter_id="sql"), CHAINS_ONLY) == Answer(reasons.POLICY_REQUIRES_CHAIN)
 
 
 def test_a_well_formed_chain_satisfies_the_policy() -> None:
@@ -110,7 +108,7 @@ def test_required_but_not_looked_at() -> None:
 )
 def test_malformed_requests_get_no_hint_and_no_affinity(request_: LookupRequest, policy: Policy, dropped: str) -> None:
     """The index is not asked, the adapter is not echoed, and the reason is there to be counted."""
-    request = dataclasses.replace(request_, adapter_id="sql")
+    request = request_._replace(adapter_id="sql")
     assert refused(request, policy) == Answer(reasons.NO_HINT, dropped=dropped)
 
 
@@ -123,7 +121,7 @@ def test_too_many_token_ids() -> None:
 @pytest.mark.parametrize("inputs", [ask_exact(64), ask_chain(16), ask()], ids=["hash", "chain", "nothing"])
 def test_empty_keys_match_nothing(missing: str, inputs: LookupRequest) -> None:
     """Without tenant, model or scheme there is no match, no affinity and no diagnosis; the adapter is echoed."""
-    request = dataclasses.replace(inputs, adapter_id="sql", **{missing: ""})  # type: ignore[arg-type]
+    request = inputs._replace(adapter_id="sql", **{missing: ""})
     assert refused(request, Policy()) == Answer(reasons.NO_HINT, adapter_id="sql", dropped=reasons.EMPTY_KEY)
 
 
@@ -147,7 +145,7 @@ def test_empty_keys_match_nothing(missing: str, inputs: LookupRequest) -> None:
 def test_short_prompts_do_not_touch_the_index(request_: LookupRequest, minimum: int, asked: bool) -> None:
     """Without affinity, fewer effective tokens than the minimum end before the index; chain counts beat the other."""
     policy = dataclasses.replace(OPEN, minimum_prefix_tokens=minimum)
-    step = plan(dataclasses.replace(request_, adapter_id="sql"), policy, Tuning())
+    step = plan(request_._replace(adapter_id="sql"), policy, Tuning())
     assert isinstance(step, Query) if asked else step == Answer(reasons.NO_HINT)
 
 
@@ -343,7 +341,7 @@ def test_cold_replicas_are_no_warm_ones() -> None:
 def test_diagnostics_name_the_outermost_unknown_key(request_: LookupRequest, presence: Presence, reason: str) -> None:
     """An empty scope is explained, with the adapter echoed and never covered by affinity; a cold index is not."""
     evidence = ChainEvidence() if request_.block_hashes else ExactEvidence()
-    request = dataclasses.replace(request_, adapter_id="sql")
+    request = request_._replace(adapter_id="sql")
     assert answer(request, evidence, AFFINE, presence=presence) == Answer(reason, adapter_id="sql")
 
 

@@ -88,23 +88,3 @@ class Equal(_Column[int]):
     def count(self, value: Any) -> int:
         """Return how often a number occurs."""
         return self.length if value == self.value else 0
-
-
-def total(counts: Sequence[int]) -> int:
-    """Return the sum of a column."""
-    return counts.value * counts.length if isinstance(counts, Equal) else sum(counts)
-
-
-def lowest(counts: Sequence[int]) -> int:
-    """Return the least number of a column, which must not be empty."""
-    return counts.value if isinstance(counts, Equal) else min(counts)
-
-
-def has_empty(hashes: Sequence[bytes]) -> bool:
-    """Tell whether a column has an empty hash."""
-    return not isinstance(hashes, PackedHashes) and not all(hashes)
-
-
-def at_hand(column: Sequence[_T]) -> Sequence[_T]:
-    """Return a column of ours as it is and any other, such as a decoded message's, as a list: read once, not often."""
-    return column if isinstance(column, _Column) else list(column)

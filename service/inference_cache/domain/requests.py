@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class LookupRequest:
+class LookupRequest(NamedTuple):
     """One question: which replica holds this prompt?
 
     A prompt is given in one of four ways, strongest first: a chain (``block_hashes`` with

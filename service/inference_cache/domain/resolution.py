@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference_cache.domain import reasons
-from inference_cache.domain.columns import Equal, at_hand, has_empty, lowest, total
+from inference_cache.domain.columns import Equal, PackedHashes
 from inference_cache.domain.fingerprint import block_hashes
 from inference_cache.domain.models import MAX_TOKENS
 from inference_cache.domain.requests import LookupRequest
 from inference_cache.domain.tuning import Tuning
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(NamedTuple):
     """The prompt as hashes.
 
     Attributes:
@@ -101,12 +101,19 @@ def _mentions_chain(request: LookupRequest) -> bool:
 def _chain(request: LookupRequest) -> Resolved | Refused:
     if not arrays_agree(request):
         return Refused(reasons.MISMATCHED_ARRAYS)
-    counts = at_hand(request.block_token_counts)
-    if lowest(counts) < 0:
+    hashes, counts = request.block_hashes, request.block_token_counts
+    if isinstance(counts, Equal):
+        lowest, tokens = counts.value, counts.value * counts.length
+    else:
+        counts = list(counts)
+        lowest, tokens = min(counts), sum(counts)
+    if lowest < 0:
         return Refused(reasons.NEGATIVE_COUNT)
-    hashes = at_hand(request.block_hashes)
-    dropped = reasons.EMPTY_HASH if has_empty(hashes) else ""
-    return Resolved(True, hashes, counts, min(total(counts), MAX_TOKENS), dropped=dropped)
+    dropped = ""
+    if not isinstance(hashes, PackedHashes):
+        hashes = list(hashes)
+        dropped = "" if all(hashes) else reasons.EMPTY_HASH
+    return Resolved(True, hashes, counts, min(tokens, MAX_TOKENS), dropped=dropped)
 
 
 def _exact(request: LookupRequest) -> Resolved | Refused:

@@ -22,7 +22,7 @@ Deadlines are the caller's: whoever gives up answers :func:`give_up`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference_cache.domain import reasons
 from inference_cache.domain.affinity import chain_seed, pick
@@ -54,8 +54,7 @@ from inference_cache.domain.times import expired_at_ms
 from inference_cache.domain.tuning import Tuning
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a lookup says.
 
     Attributes:
@@ -73,8 +72,7 @@ class Answer:
     dropped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """What to ask the index, and what is needed to judge its answer.
 
     Attributes:

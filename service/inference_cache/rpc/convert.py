@@ -6,7 +6,7 @@ Nothing is judged here. Repeated fields pass as they are: the domain reads them 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from grpc import StatusCode
 
@@ -49,10 +49,8 @@ def status_of(error: InferenceCacheError) -> tuple[StatusCode, str]:
     return code, f"{sentence} ({word})" if word else sentence
 
 
-def lookup_request(
-    message: pb.LookupRouteRequest, block_hashes: Sequence[bytes], block_token_counts: Sequence[int]
-) -> LookupRequest:
-    """Return the domain's view of a lookup; its chain is given apart, since it may not be in the message."""
+def lookup_request(message: pb.LookupRouteRequest) -> LookupRequest:
+    """Return the domain's view of a lookup."""
     return LookupRequest(
         tenant_id=message.tenant_id,
         model_id=message.model_id,
@@ -60,8 +58,8 @@ def lookup_request(
         adapter_id=message.adapter_id,
         prefix_hash=message.prefix_hash,
         prefix_token_count=message.prefix_token_count,
-        block_hashes=block_hashes,
-        block_token_counts=block_token_counts,
+        block_hashes=message.block_hashes,
+        block_token_counts=message.block_token_counts,
         token_ids=message.token_ids,
         prompt_text=message.prompt_text,
         ttft_ms=message.slo.ttft_ms,

@@ -19,6 +19,7 @@ from inference_cache.domain.times import expired_at_ms
 from inference_cache.domain.tuning import Tuning
 from inference_cache.errors import StoreError, WalkTooLong
 from inference_cache.metrics import Metrics
+from inference_cache.rpc.deadlines import Deadlines
 from inference_cache.store.base import Store
 
 DEFAULT_LOOKUP_TIMEOUT_MS = 50
@@ -56,6 +57,7 @@ class Lookups:
         self._metrics = metrics
         self._tuning = tuning
         self._timeout_ms = lookup_timeout_ms
+        self._deadlines = Deadlines()
 
     async def answer(self, request: LookupRequest, remaining_s: float | None) -> tuple[Answer, int]:
         """Return the answer to a lookup and the microseconds it took; count both.
@@ -102,12 +104,12 @@ class Lookups:
         now = asyncio.get_running_loop().time
         if query.policy.lookup_timeout_ms <= 0:
             deadline = _sooner(deadline, _after(now(), self._timeout_ms))
-        scope = asyncio.timeout_at(deadline)
+        wait = self._deadlines.until(deadline)
         try:
-            async with scope:
+            with wait:
                 answer = await self._ask(query)
         except TimeoutError:
-            if not scope.expired():
+            if not wait.expired:
                 raise
             return give_up(query, reasons.TIMEOUT)
         except StoreError as error:

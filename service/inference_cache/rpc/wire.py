@@ -2,13 +2,15 @@
 
 Gateways send hashes of eight bytes, one after the other. In the message they then lie ten bytes apart (the field's
 tag, the length 8, the hash), so that strides check and gather all of them, and equal token counts behind them are one
-comparison. Those two columns are cut out and the generated class reads what is left. Whatever is not laid out so,
-malformed messages included, the generated class reads as a whole: it alone says what a message means.
+comparison. Beside these two columns only the ids and the objective are read here. Whatever else a message has, and
+every malformed one, is left to the generated class, which alone says what a message means.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
+
+from google.protobuf.message import DecodeError
 
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache.domain.columns import Equal, PackedHashes
@@ -17,28 +19,23 @@ from inference_cache.domain.requests import LookupRequest
 from inference_cache.rpc.convert import lookup_request
 
 _LENGTH_DELIMITED = 2
-_VARINT = 0
-_HASHES = pb.LookupRouteRequest.BLOCK_HASHES_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
-_COUNTS = pb.LookupRouteRequest.BLOCK_TOKEN_COUNTS_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_TAGS = {
+    name: field.number << 3 | _LENGTH_DELIMITED
+    for name, field in pb.LookupRouteRequest.DESCRIPTOR.fields_by_name.items()
+}
+_IDS = {_TAGS[name]: name for name in ("model_id", "tenant_id", "hash_scheme", "adapter_id")}
+_SLO, _HASHES, _COUNTS = _TAGS["slo"], _TAGS["block_hashes"], _TAGS["block_token_counts"]
 _RECORD_BYTES = 2 + KEY_BYTES
 
 _MORE = 0x80
 """The bit of a varint's byte that says that another one follows."""
 
-_MAX_FIELDS_BEFORE = 16
-"""Fields looked at before the hashes: more than the message has, few enough that no message costs a long loop."""
-
 _MAX_COUNT_BYTES = 4
-"""Widest varint of a count that is read here: below 2^28, where no sign or truncation plays a role."""
+"""Widest varint of a count that is read here: below 2^28, where neither sign nor truncation plays a role."""
 
 
-class _Columns(NamedTuple):
-    """The two columns, and where they begin and end in the message."""
-
-    start: int
-    end: int
-    hashes: PackedHashes
-    counts: Equal
+class _UnusualError(Exception):
+    """The message is not laid out as gateways lay theirs out."""
 
 
 def read_lookup(data: bytes) -> LookupRequest:
@@ -47,75 +44,71 @@ def read_lookup(data: bytes) -> LookupRequest:
     Raises:
         DecodeError: the bytes are no such message.
     """
-    columns = _columns(data)
-    if columns is not None:
-        rest = pb.LookupRouteRequest.FromString(data[: columns.start] + data[columns.end :])
-        if not (rest.block_hashes or rest.block_token_counts):
-            return lookup_request(rest, columns.hashes, columns.counts)
-    message = pb.LookupRouteRequest.FromString(data)
-    return lookup_request(message, message.block_hashes, message.block_token_counts)
+    try:
+        return _read(data)
+    except (_UnusualError, IndexError, UnicodeDecodeError, DecodeError):
+        return lookup_request(pb.LookupRouteRequest.FromString(data))
 
 
-def _columns(data: bytes) -> _Columns | None:
-    """Find a run of hashes of eight bytes with as many equal counts behind it, ``None`` when there is none."""
-    start = _first_hash(data)
-    if start is None:
-        return None
+def _read(data: bytes) -> LookupRequest:
+    """Read a message that has each field at most once, so that no message costs a long loop.
+
+    Raises:
+        _UnusualError: it has something else.
+        IndexError: it ends within a field, or a length is longer than lengths are.
+        UnicodeDecodeError: an id is no text.
+        DecodeError: the objective is no message.
+    """
+    found: dict[str, Any] = {}
+    at, blocks = 0, 0
+    while at < len(data):
+        tag = data[at]
+        name: str | None
+        value: object
+        if tag == _HASHES:
+            name, (at, value) = "block_hashes", _hashes(data, at)
+            blocks = len(value)
+        else:
+            size, start = _varint(data, at + 1)
+            at = start + size
+            payload = data[start:at]
+            if name := _IDS.get(tag):
+                value = payload.decode()
+            elif tag == _COUNTS:
+                name, value = "block_token_counts", _equal_counts(payload, blocks)
+            elif tag == _SLO:
+                name, value = "ttft_ms", pb.SLO.FromString(payload).ttft_ms
+            else:
+                raise _UnusualError
+        if name in found or at > len(data):
+            raise _UnusualError
+        found[name] = value
+    return LookupRequest(**found)
+
+
+def _hashes(data: bytes, start: int) -> tuple[int, PackedHashes]:
+    """Read a run of hashes of eight bytes: where it ends, and the hashes."""
     tags = data[start : len(data) - _RECORD_BYTES + 1 : _RECORD_BYTES]
-    number = len(tags) - len(tags.lstrip(bytes((_HASHES,))))
+    number = len(tags) - len(tags.lstrip(b"%c" % _HASHES))
     end = start + number * _RECORD_BYTES
-    if data[start + 1 : end : _RECORD_BYTES] != bytes((KEY_BYTES,)) * number:
-        return None
-    counts = _equal_counts(data, end, number)
-    if counts is None:
-        return None
-    keys = bytearray(data[start:end])
-    del keys[::_RECORD_BYTES]  # the tags
-    del keys[:: _RECORD_BYTES - 1]  # the lengths
-    return _Columns(start, counts[0], PackedHashes(bytes(keys)), Equal(counts[1], number))
+    if not number or data[start + 1 : end : _RECORD_BYTES] != b"%c" % KEY_BYTES * number:
+        raise _UnusualError
+    records = bytearray(data[start:end])
+    del records[::_RECORD_BYTES]  # the tags
+    del records[:: _RECORD_BYTES - 1]  # the lengths
+    return end, PackedHashes(bytes(records))
 
 
-def _first_hash(data: bytes) -> int | None:
-    """Return where the first field with a hash begins, ``None`` when what precedes it is not plain."""
-    at = 0
-    try:
-        for _ in range(_MAX_FIELDS_BEFORE):
-            tag = data[at]
-            if tag == _HASHES:
-                return at
-            if tag >= _MORE or tag < 1 << 3:
-                return None
-            size, at = _varint(data, at + 1)
-            if tag & 7 == _LENGTH_DELIMITED:
-                at += size
-            elif tag & 7 != _VARINT:
-                return None
-    except IndexError:
-        return None
-    return None
-
-
-def _equal_counts(data: bytes, at: int, number: int) -> tuple[int, int] | None:
-    """Read packed counts that are all the same: where they end, and the count."""
-    try:
-        if not number or data[at] != _COUNTS:
-            return None
-        size, at = _varint(data, at + 1)
-        count, behind = _varint(data, at)
-    except IndexError:
-        return None
-    one = data[at:behind]
-    if len(one) > _MAX_COUNT_BYTES or size != len(one) * number or data[at : at + size] != one * number:
-        return None
-    return at + size, count
+def _equal_counts(payload: bytes, blocks: int) -> Equal:
+    """Read packed counts that are as many as the blocks and all the same."""
+    value, width = _varint(payload, 0)
+    if width > _MAX_COUNT_BYTES or payload != payload[:width] * blocks:
+        raise _UnusualError
+    return Equal(value, blocks)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends.
-
-    Raises:
-        IndexError: the message ends within it, or it is longer than a length or a plain number ever is.
-    """
+    """Return a number and where it ends."""
     value = 0
     for shift in range(0, 35, 7):
         byte = data[at]
