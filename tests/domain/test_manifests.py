@@ -292,6 +292,14 @@ def test_hostile_yaml_is_refused_quickly(text: str) -> None:
     assert problems(text)[0].startswith("set.yaml, document 1: ")
 
 
+def test_a_message_about_a_deep_and_long_key_is_short() -> None:
+    """Neither the depth nor the length of keys makes a message, or what is kept for one, large."""
+    text = "".join("{" + f"{'k' * 900}{level}: " for level in range(200)) + "{b: 1, b: 2}" + "}" * 200
+    found = problems(text)
+    assert any(one.endswith(".b: twice in one mapping") for one in found)
+    assert max(map(len, found)) < 800
+
+
 def test_a_set_has_a_largest_size() -> None:
     """A directory of gigabytes is not read into the server."""
     with pytest.raises(PolicyError, match=f"manifests: {MAX_SET_BYTES + 2} bytes together, more than {MAX_SET_BYTES}"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from inference_cache.domain.fields import Problems
+from inference_cache.domain.fields import Problems, shown
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -17,6 +18,7 @@ except ImportError:  # built without libyaml: the same, at a tenth of the speed
 _UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 """What the parser's own conversions of scalars raise: `0b_`, `!!bool x`, `!!timestamp x`."""
 
+_SHOWN_DEPTH = 8
 _DATE = "tag:yaml.org,2002:timestamp"
 
 
@@ -61,26 +63,42 @@ def documents(name: str, data: bytes, problems: Problems) -> Iterator[tuple[str,
 def _keys_once(root: yaml.Node, problems: Problems) -> None:
     """Note each key that a mapping has twice: the parser would silently take the last."""
     seen: set[int] = set()
-    waiting = [(root, "")]
+    waiting: list[tuple[yaml.Node, _Path | None]] = [(root, None)]
     while waiting:
         node, path = waiting.pop()
         if id(node) in seen:
             continue
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
-            waiting += [(item, f"{path}[{index}]") for index, item in enumerate(node.value)]
+            waiting += [(item, _Path(path, f"[{index}]")) for index, item in enumerate(node.value)]
         elif isinstance(node, yaml.MappingNode):
             waiting += _children(node, path, problems)
 
 
-def _children(node: yaml.MappingNode, path: str, problems: Problems) -> list[tuple[yaml.Node, str]]:
-    children = []
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Where a node stands, as a chain: written out for each node it would grow with the square of the depth."""
+
+    parent: _Path | None
+    word: str
+
+    def __str__(self) -> str:
+        words: list[str] = []
+        here: _Path | None = self
+        while here is not None and len(words) < _SHOWN_DEPTH:
+            words.append(here.word if here.word.startswith("[") or here.parent is None else f".{here.word}")
+            here = here.parent
+        return ("..." if here is not None else "") + "".join(reversed(words))
+
+
+def _children(node: yaml.MappingNode, path: _Path | None, problems: Problems) -> list[tuple[yaml.Node, _Path | None]]:
+    children: list[tuple[yaml.Node, _Path | None]] = []
     keys = set()
     for key, value in node.value:
         word = key.value if isinstance(key, yaml.ScalarNode) else "a key that is no scalar"
-        inner = f"{path}.{word}" if path else word
+        inner = _Path(path, shown(word))
         if (key.tag, word) in keys:
-            problems.add(inner, "twice in one mapping")
+            problems.add(str(inner), "twice in one mapping")
         keys.add((key.tag, word))
         children.append((value, inner))
     return children
