@@ -121,7 +121,7 @@ def test_too_many_token_ids() -> None:
 @pytest.mark.parametrize("inputs", [ask_exact(64), ask_chain(16), ask()], ids=["hash", "chain", "nothing"])
 def test_empty_keys_match_nothing(missing: str, inputs: LookupRequest) -> None:
     """Without tenant, model or scheme there is no match, no affinity and no diagnosis; the adapter is echoed."""
-    request = inputs._replace(adapter_id="sql", **{missing: ""})
+    request = inputs._replace(adapter_id="sql", **{missing: ""})  # type: ignore[arg-type]
     assert refused(request, Policy()) == Answer(reasons.NO_HINT, adapter_id="sql", dropped=reasons.EMPTY_KEY)
 
 
