@@ -10,6 +10,10 @@ import math
 import struct
 
 _FLOAT = struct.Struct("f")
+_pack, _unpack = _FLOAT.pack, _FLOAT.unpack
+
+EXACT_INTEGERS = 2**24
+"""Up to here every integer is a float32 value."""
 
 
 def f32(value: float) -> float:
@@ -18,8 +22,8 @@ def f32(value: float) -> float:
     >>> f32(0.1)
     0.10000000149011612
     """
-    rounded: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
-    return rounded
+    (rounded,) = _unpack(_pack(value))
+    return rounded  # type: ignore[no-any-return]
 
 
 def finite(value: float) -> float:

@@ -37,9 +37,13 @@ class Score(NamedTuple):
 
 def rank_exact(evidence: ExactEvidence, scale: Scale) -> tuple[Score, ...]:
     """Rank the holders of one block by the token count they reported for it."""
-    found = [(holder, prob) for holder in evidence.holders if (prob := scale.freshness(holder.reported_ms))]
+    found = [
+        (holder, holder.token_count, prob)
+        for holder in evidence.holders
+        if (prob := freshness(scale.now_ms - holder.reported_ms, scale.ttl_ms))
+    ]
     power = distinguishing_power(len(found), len(evidence.serving))
-    return _ordered([_score(holder, holder.token_count, prob, power, scale) for holder, prob in found])
+    return _ordered([_score(*match, power, scale) for match in found])
 
 
 def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> tuple[Score, ...]:
@@ -53,17 +57,16 @@ def rank_chain(evidence: ChainEvidence, counts: Sequence[int], scale: Scale) -> 
         counts: the request's token counts, block by block; what was reported plays no role.
         scale: what the scores have in common.
     """
-    found = [
-        (run, tokens, prob)
-        for run, tokens in zip(evidence.runs, leading_tokens(counts, evidence.runs), strict=True)
-        if tokens > 0 and (prob := scale.freshness(run.oldest_ms))
-    ]
+    found = []
+    for run, tokens in zip(evidence.runs, leading_tokens(counts, evidence.runs), strict=True):
+        prob = freshness(scale.now_ms - run.oldest_ms, scale.ttl_ms)
+        if tokens > 0 and prob:
+            found.append((run, tokens, prob))
     levels = sorted([tokens for _, tokens, _ in found], reverse=True)
     at_least = dict(zip(levels, count(1), strict=False))  # the place of a level's last one counts all of them
     total = len(evidence.serving)
-    return _ordered(
-        [_score(run, tokens, prob, distinguishing_power(at_least[tokens], total), scale) for run, tokens, prob in found]
-    )
+    powers = {tokens: distinguishing_power(number, total) for tokens, number in at_least.items()}
+    return _ordered([_score(run, tokens, prob, powers[tokens], scale) for run, tokens, prob in found])
 
 
 def leading_tokens(counts: Sequence[int], runs: Sequence[Run]) -> list[int]:

@@ -6,9 +6,9 @@ left to right, then by the distinguishing power.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from inference_cache.domain.float32 import f32
+from inference_cache.domain.float32 import EXACT_INTEGERS, f32
 from inference_cache.domain.models import ReplicaStats
 from inference_cache.domain.tuning import Tuning
 
@@ -32,7 +32,8 @@ def pressure_factor(pressure: float, weight: float) -> float:
     """
     if not pressure:
         return 1.0
-    return min(1.0, max(0.0, f32(1 - f32(weight * pressure))))
+    factor = f32(1 - (pressure if weight == 1.0 else f32(weight * pressure)))
+    return 0.0 if factor <= 0.0 else min(factor, 1.0)
 
 
 def distinguishing_power(matching: int, total: int) -> float:
@@ -50,8 +51,7 @@ def distinguishing_power(matching: int, total: int) -> float:
     return 0.0 if matching >= total else f32(1 - matching / total)
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(NamedTuple):
     """What all scores of one answer have in common.
 
     Attributes:
@@ -72,18 +72,14 @@ class Scale:
         tight = 0 < ttft_ms < tuning.tight_slo_ms
         return cls(now_ms, ttl_ms, f32(tuning.pressure_weight), f32(tuning.tight_slo_bias) if tight else 0.0)
 
-    def freshness(self, time_ms: int) -> float:
-        """Return the freshness of what was reported at a time."""
-        return freshness(self.now_ms - time_ms, self.ttl_ms)
-
     def pressure(self, stats: ReplicaStats | None) -> float:
         """Return the pressure of a replica; statistics as old as the TTL no longer count."""
         return 0.0 if stats is None or self.now_ms - stats.reported_ms >= self.ttl_ms else stats.pressure
 
     def weigh(self, value: float, fresh: float, pressure: float) -> float:
         """Return ``value`` weighted by freshness, pressure and the objective, left to right."""
-        score = f32(f32(value) * fresh)
-        # Times one is no step: most requests have no objective, many replicas no pressure.
+        # A step that changes nothing is left out: rounding a small integer, times one.
+        score = f32((value if value <= EXACT_INTEGERS else f32(value)) * fresh)
         if pressure:
             score = f32(score * pressure_factor(pressure, self.pressure_weight))
         return f32(score * f32(1 + f32(fresh * self.fresh_bias))) if self.fresh_bias else score

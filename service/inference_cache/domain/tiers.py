@@ -6,6 +6,7 @@ from inference_cache.domain.models import Tier
 
 UNSPECIFIED = 0
 """The wire's number for a tier that is not said or not known."""
+_COLDEST_KNOWN = int(Tier.T3)
 
 
 def stored_tier(wire: int) -> Tier:
@@ -28,4 +29,4 @@ def wire_tier(stored: int) -> int:
     >>> [int(wire_tier(tier)) for tier in Tier]
     [1, 2, 3, 0]
     """
-    return stored if Tier.T1 <= stored <= Tier.T3 else UNSPECIFIED
+    return stored if stored <= _COLDEST_KNOWN else UNSPECIFIED
