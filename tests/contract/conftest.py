@@ -10,7 +10,7 @@ from inference_cache.store.base import Store
 from inference_cache.store.model import ModelStore
 from inference_cache.store.redis import RedisStore
 from tests.contract.build import NOW, Client
-from tests.contract.stores import opened
+from tests.contract.stores import forget, opened
 from tests.support.servers import Cluster, Server, kinds
 
 
@@ -20,8 +20,10 @@ async def store(request: pytest.FixtureRequest, key_prefix: str) -> AsyncIterato
     if request.param == "model":
         yield ModelStore(lambda: NOW)
         return
-    async with opened(request.getfixturevalue(request.param).url, key_prefix) as found:
+    server = request.getfixturevalue(request.param)
+    async with opened(server.url, key_prefix) as found:
         yield found
+    forget(server, key_prefix)
 
 
 @pytest.fixture
@@ -43,3 +45,4 @@ async def pair(server: Server | Cluster, key_prefix: str) -> AsyncIterator[list[
     """Yield two servers' stores on one Redis."""
     async with opened(server.url, key_prefix) as one, opened(server.url, key_prefix) as other:
         yield [one, other]
+    forget(server, key_prefix)

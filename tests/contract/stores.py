@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+
+import redis
 
 from inference_cache.store.connection import open_connection
 from inference_cache.store.redis import RedisStore
@@ -21,8 +23,22 @@ async def opened(url: str, key_prefix: str) -> AsyncIterator[RedisStore]:
         await store.close()
 
 
-def check_at_rest(server: Server | Cluster, key_prefix: str) -> None:
-    """Check everything stored under a key prefix; no call may be under way."""
+@contextmanager
+def _admins(server: Server | Cluster) -> Iterator[list[redis.Redis]]:
     with ExitStack() as stack:
         servers = server.nodes if isinstance(server, Cluster) else [server]
-        check_layout([stack.enter_context(each.admin()) for each in servers], key_prefix)
+        yield [stack.enter_context(each.admin()) for each in servers]
+
+
+def check_at_rest(server: Server | Cluster, key_prefix: str) -> None:
+    """Check everything stored under a key prefix; no call may be under way."""
+    with _admins(server) as admins:
+        check_layout(admins, key_prefix)
+
+
+def forget(server: Server | Cluster, key_prefix: str) -> None:
+    """Remove everything stored under a key prefix, so that a shared server stays quick to look through."""
+    with _admins(server) as admins:
+        for admin in admins:
+            for key in admin.scan_iter(f"{key_prefix}:*", count=1000):
+                admin.unlink(key)

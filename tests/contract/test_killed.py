@@ -10,7 +10,7 @@ import pytest
 from inference_cache.store.redis import RedisStore
 from tests.contract.build import NOW, TTL, Client
 from tests.contract.mortal import ACTS, LONG, SHORT, furnish, live
-from tests.contract.stores import check_at_rest, opened
+from tests.contract.stores import check_at_rest, forget, opened
 from tests.support.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,6 +21,7 @@ async def survivor(valkey: Server, key_prefix: str) -> AsyncIterator[RedisStore]
     """Yield the store of a server that lives on."""
     async with opened(valkey.url, key_prefix) as store:
         yield store
+    forget(valkey, key_prefix)
 
 
 @pytest.mark.parametrize("act", sorted(ACTS))
