@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 import time
@@ -15,8 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import uvloop
+
 from inference_cache.errors import InferenceCacheError
 from loadtest.bench import (
+    index_size,
     ingest,
     interference,
     layout_cost,
@@ -37,6 +39,7 @@ ITEMS: dict[str, Callable[[Scale], Awaitable[result.Item]]] = {
     "redis_cost": redis_cost.run,
     "layouts": layout_cost.run,
     "write_cost": write_cost.run,
+    "index_size": index_size.run,
     "lookup_cpu": lookup_cpu.run,
     "throughput": throughput.run,
     "ingest": ingest.run,
@@ -98,7 +101,7 @@ def _measure(arguments: Sequence[str]) -> int:
         parser.error(f"--only: no such item: {', '.join(sorted(unknown))}")
     scale = QUICK if options.quick else Scale()
     scale = replace(scale, trace=options.trace, runs=options.runs or scale.runs)
-    results = asyncio.run(measure(scale, names))
+    results = uvloop.run(measure(scale, names))
     result.write(results, options.out / "results.json")
     _draw(results, options.out)
     print("\nTargets", report.targets(results), f"\nwritten: {options.out / 'results.json'}", sep="\n")

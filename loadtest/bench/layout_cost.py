@@ -9,7 +9,7 @@ from inference_cache.domain.models import KEY_BYTES
 from loadtest.bench import data
 from loadtest.bench.costs import BURST, HOLDERS, PROMPT, look_up, measure, opened
 from loadtest.bench.layouts import LAYOUTS, Layout
-from loadtest.bench.redis_process import RedisProcess, binaries, started
+from loadtest.bench.redis_process import RedisProcess, started
 from loadtest.bench.result import Item, Table
 from loadtest.bench.scale import Scale
 from loadtest.bench.stats import ratios, spread
@@ -35,7 +35,7 @@ class _Sample:
 async def run(scale: Scale) -> Item:
     """Measure on every server of this machine."""
     item = Item("layouts", "Against other layouts", _METHOD)
-    for kind in binaries():
+    for kind in scale.kinds:
         with started(kind) as server:
             await _compare(server, scale, item)
     return item

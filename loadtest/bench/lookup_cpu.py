@@ -38,7 +38,7 @@ async def run(scale: Scale) -> Item:
     )
     table = Table("Processor time of one LookupRoute", heads, [])
     with started("valkey") as redis, serving(redis.url) as server:
-        for hash_bytes in (8, 32):
+        for hash_bytes in scale.hash_bytes:
             for blocks in scale.prompts:
                 await _compare(redis, server, scale, table, item, blocks, hash_bytes)
     item.tables.append(table)

@@ -9,10 +9,10 @@ from inference_cache.domain.blocks import split_keys
 from loadtest.bench import data
 from loadtest.bench.client import connected, update
 from loadtest.bench.costs import PROMPT, opened
-from loadtest.bench.redis_process import RedisProcess, binaries, started
+from loadtest.bench.redis_process import RedisProcess, started
 from loadtest.bench.result import Item, Table
 from loadtest.bench.scale import Scale
-from loadtest.bench.servers import serving
+from loadtest.bench.servers import ServerProcess, serving
 from loadtest.bench.stats import spread
 
 HOLDERS = (1, 2, 8)
@@ -47,11 +47,13 @@ async def run(scale: Scale) -> Item:
         ),
         [],
     )
-    for kind in binaries():
+    for kind in scale.kinds:
         with started(kind) as redis:
             await _chains(redis, scale, chains, item)
-            for name in ("[parent, new]", "lone entries"):
-                await _decode(redis, scale, decode, item, name)
+            redis.flush()
+            with serving(redis.url) as server:
+                for name in ("[parent, new]", "lone entries"):
+                    await _decode(redis, server, scale, decode, item, name)
     item.tables += [chains, decode]
     return item
 
@@ -84,22 +86,22 @@ async def _chains(redis: RedisProcess, scale: Scale, table: Table, item: Item) -
             before = now
 
 
-async def _decode(redis: RedisProcess, scale: Scale, table: Table, item: Item, name: str) -> None:
+async def _decode(
+    redis: RedisProcess, server: ServerProcess, scale: Scale, table: Table, item: Item, name: str
+) -> None:
     """Let sequences grow and see what is left behind."""
-    random = Random(_SEED)
-    names = data.replicas(REPLICAS, "decode")
+    random = Random(f"{_SEED}/{name}")
+    names = data.replicas(REPLICAS, "chains" if name.startswith("[") else "lone")
     length = _PROMPT_BLOCKS + scale.decode_blocks
     chains = {one: [split_keys(data.random_keys(length, random)) for _ in range(SEQUENCES)] for one in names}
-    redis.flush()
-    with serving(redis.url) as server:
-        async with connected(server.address) as (client,):
+    async with connected(server.address) as (client,):
+        for one, sequences in chains.items():
+            await client.report([update(one, [_chain(keys[:_PROMPT_BLOCKS], 0) for keys in sequences])])
+        began = redis.used_memory(), server.cpu_s(), redis.cpu_s()
+        for at in range(_PROMPT_BLOCKS, length):
             for one, sequences in chains.items():
-                await client.report([update(one, [_chain(keys[:_PROMPT_BLOCKS], 0) for keys in sequences])])
-            began = redis.used_memory(), server.cpu_s(), redis.cpu_s()
-            for at in range(_PROMPT_BLOCKS, length):
-                for one, sequences in chains.items():
-                    await client.report([update(one, [grown(name, keys, at) for keys in sequences])])
-            spent = redis.used_memory() - began[0], server.cpu_s() - began[1], redis.cpu_s() - began[2]
+                await client.report([update(one, [grown(name, keys, at) for keys in sequences])])
+        spent = redis.used_memory() - began[0], server.cpu_s() - began[1], redis.cpu_s() - began[2]
     blocks = REPLICAS * SEQUENCES * scale.decode_blocks
     walked = data.segments_walked(redis, [b"".join(keys) for one in names[:8] for keys in chains[one]])
     size, server_us, redis_us = spent[0] / blocks, 1e6 * spent[1] / blocks, 1e6 * spent[2] / blocks

@@ -14,13 +14,14 @@ from loadtest.bench.scale import Scale
 from loadtest.bench.stats import Spread
 
 _SEED = 20_240
-_CHAINS = 8
+_BLOCKS = 16_384
+"""Of all prompts of one shape together."""
 _METHOD = (
     "Microseconds that Redis itself counts for an EVALSHA. A run is a series of calls in bursts; its figure is the "
     "median call (`INFO latencystats`, two digits), which an interruption by other work does not move. Beside it "
     "stand the mean (`INFO commandstats`) and the processor time of the whole Redis process a call, which includes "
     "reading the request and sending the reply. Every lookup matches the whole prompt unless the row says "
-    "otherwise; eight prompts take turns."
+    "otherwise; some prompts take turns."
 )
 Lines = dict[str, list[tuple[float, Spread]]]
 
@@ -69,7 +70,7 @@ async def _lookup(
 ) -> tuple[list[Cost], int]:
     """Report chains of one shape and look them up in turn; also return how many segments one of them walks."""
     blocks, holders, pieces = shape
-    chains = [data.random_keys(blocks, random) for _ in range(_CHAINS)]
+    chains = [data.random_keys(blocks, random) for _ in range(max(2, min(8, _BLOCKS // blocks)))]
     for keys in chains:
         await data.report(store, keys, data.replicas(holders), runs=pieces)
     costs = await measure(server, scale, partial(_in_turn, store, chains))

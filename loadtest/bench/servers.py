@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +20,7 @@ from loadtest.bench.machine import tree_cpu_s
 from loadtest.bench.redis_process import tied
 
 _START_S = 30.0
+_STOP_S = 20.0
 _STEP_S = 0.02
 _ANY_PORTS = (
     *("--grpc-bind-address", "127.0.0.1:0"),
@@ -60,27 +61,27 @@ def serving(
         environ: further variables of its environment.
     """
     command = [sys.executable, "-m", module, "serve", "--redis-url", redis_url, *_ANY_PORTS, *_UNLIMITED, *flags]
-    with tempfile.TemporaryDirectory(prefix="ic-bench-") as home:
-        log = Path(home) / "log"
-        with _process(command, log, environ or {}) as process:
-            yield ServerProcess(str(_event(process, log, "startup")["grpc_addr"]), process.pid)
+    with _launched(command, environ) as launched:
+        yield launched()
+
+
+@contextmanager
+def several(count: int, redis_url: str) -> Iterator[list[ServerProcess]]:
+    """Run some servers on one Redis."""
+    command = [sys.executable, "-m", "inference_cache", "serve", "--redis-url", redis_url, *_ANY_PORTS, *_UNLIMITED]
+    with ExitStack() as stack:
+        starting = [stack.enter_context(_launched(command)) for _ in range(count)]
+        yield [launched() for launched in starting]
 
 
 @contextmanager
 def bare(response: bytes) -> Iterator[ServerProcess]:
     """Run the bare server, which answers every lookup with ``response``."""
-    with tempfile.TemporaryDirectory(prefix="ic-bench-") as home:
-        log, answer = Path(home) / "log", Path(home) / "response"
-        answer.write_bytes(response)
-        with _process([sys.executable, "-m", "loadtest.bench.bare", str(answer)], log, {}) as process:
-            yield ServerProcess(str(_event(process, log, "startup")["grpc_addr"]), process.pid)
-
-
-@contextmanager
-def several(count: int, redis_url: str, *flags: str) -> Iterator[list[ServerProcess]]:
-    """Run some servers on one Redis."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(serving(redis_url, *flags)) for _ in range(count)]
+    with tempfile.NamedTemporaryFile(prefix="ic-bench-") as answer:
+        answer.write(response)
+        answer.flush()
+        with _launched([sys.executable, "-m", "loadtest.bench.bare", answer.name]) as launched:
+            yield launched()
 
 
 @contextmanager
@@ -103,25 +104,29 @@ def has_flag(flag: str) -> bool:
 
 
 @contextmanager
-def _process(command: Sequence[str], log: Path, more: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if name != "REDIS_URL" and not name.startswith("INFERENCE_CACHE_")
-    } | dict(more)
-    with log.open("wb") as out:
+def _launched(
+    command: Sequence[str], environ: Mapping[str, str] | None = None
+) -> Iterator[Callable[[], ServerProcess]]:
+    """Start a server; what is yielded waits until it is ready. The environment's own settings are left out."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("INFERENCE_CACHE_")}
+    kept.pop("REDIS_URL", None)
+    with tempfile.NamedTemporaryFile(prefix="ic-bench-") as log:
         process = subprocess.Popen(  # noqa: S603 - our own argv
-            [*tied(signal.SIGTERM), *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environ
+            [*tied(signal.SIGTERM), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**kept, **(environ or {})},
         )
-    try:
-        yield process
-    finally:
-        process.terminate()
         try:
-            process.wait(_START_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield lambda: ServerProcess(str(_event(process, Path(log.name), "startup")["grpc_addr"]), process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _event(process: subprocess.Popen[bytes], log: Path, name: str) -> dict[str, Any]:
