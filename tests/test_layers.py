@@ -38,7 +38,7 @@ MAY_IMPORT = {
     | LEAVES,
     "worker": {"app", "workers", "lifecycle", "domain", "config"} | LEAVES,
     "__main__": {"cli"},
-    "cli": {"cli", "app", "rpc", "admin", "events", "sim", "domain", "config", "_pb"} | LEAVES,
+    "cli": {"cli", "app", "rpc", "admin", "policies", "events", "sim", "domain", "config", "_pb"} | LEAVES,
 }
 """What a folder or top-level module may import of ours. Nobody but the command line and a worker's main knows `app`."""
 

@@ -7,11 +7,12 @@ import sys
 import typer
 
 import inference_cache
-from inference_cache.cli import demo, lookup, serve, state
+from inference_cache.cli import demo, lookup, policy, serve, state
 
 HELP = """Which engine replica holds a prompt's KV cache?
 
-Run a server with `serve`, see what it gains with `demo`, ask it with `lookup` and `state`."""
+Run a server with `serve`, see what it gains with `demo`, ask it with `lookup` and `state`,
+tune it for single tenants with `policy`."""
 
 
 def version() -> None:
@@ -28,6 +29,7 @@ def build_app() -> typer.Typer:
     app.command("serve", epilog=serve.EPILOG)(serve.serve_command())
     app.command("lookup", epilog=lookup.EPILOG)(lookup.lookup)
     app.command("state", epilog=state.EPILOG)(state.state)
+    app.add_typer(policy.build_policy_app(), name="policy")
     app.command("demo", epilog=demo.EPILOG)(demo.demo)
     app.command("version")(version)
     return app
