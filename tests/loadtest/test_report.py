@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import doctest
-import json
 from pathlib import Path
 
 import pytest
@@ -102,12 +101,18 @@ def test_an_unknown_item_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_quick_run_leaves_json_tables_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("item", "picture", "words"), [("redis_cost", "lookup.png", "segments walked"), ("trace", "", "tokens")]
+)
+def test_a_quick_run_leaves_json_tables_and_pictures(
+    item: str, picture: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The whole way works on real servers: measured, printed, written, drawn."""
-    assert command.main(["--quick", "--runs", "1", "--only", "redis_cost", "--out", str(tmp_path)]) == 0
+    assert command.main(["--quick", "--runs", "1", "--only", item, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    raw = json.loads((tmp_path / "results.json").read_text())
-    assert raw["items"][0]["figures"][LOOKUP]["median"] > 0
-    assert "placements of others" in printed
+    assert words in printed
     assert "Targets" in printed
-    assert (tmp_path / "lookup.png").stat().st_size > 0
+    (found,) = result.read(tmp_path / "results.json").items
+    assert found.name == item
+    assert found.tables[0].rows
+    assert not picture or (tmp_path / picture).stat().st_size > 0
