@@ -119,11 +119,17 @@ async def test_watch_tells_each_change_once(own_valkey: Server) -> None:
         own_valkey.kill()
         await watch.look()
         await watch.look()
+        for _ in range(10):
+            await watch.look()
+        assert value(metrics, "store_circuits_open", lane="reads") == 1
         assert (told, watch.answers, value(metrics, "store_up")) == ([True, False], False, 0)
         own_valkey.start()
         while not watch.answers:
             await watch.look()
         assert told == [True, False, True]
+        assert value(metrics, "store_circuits_open", lane="reads") == 0
+        assert value(metrics, "store_circuit_openings_total", lane="reads") == 1
+        assert value(metrics, "store_reconnects_total", lane="reads") == 1
     finally:
         await connection.close()
 

@@ -43,6 +43,7 @@ def exercise(metrics: Metrics) -> None:
     metrics.store_state(True)
     metrics.store_clock(0.5)
     metrics.store_policy(True)
+    metrics.store_lane("reads", in_flight=1, waiting=2, circuits_open=1, circuit_openings=3, reconnects=4)
     look_up(metrics, "m", known=True)
     metrics.lookup_malformed("word")
     metrics.reported(model, holdings=2, prefixes=1)
@@ -64,6 +65,9 @@ def exercise(metrics: Metrics) -> None:
     metrics.policy_rows_ignored("word", 1)
     metrics.policy_directory(True)
     metrics.policy_directory_failed()
+    metrics.workers_ready(2)
+    metrics.worker_restarted("killed")
+    metrics.worker_lookups("0", 3)
     metrics.index_evicted("lru", "ttl", 1)
     metrics.swept("ok", stats_rows=1)
     metrics.entries({model: 5}, complete=True)
@@ -154,3 +158,11 @@ def test_the_direction_of_a_moved_time() -> None:
     for source, direction in (("report", "past"), ("event", "future")):
         labels = {"source": source, "direction": direction}
         assert metrics.registry.get_sample_value("inferencecache_clamped_timestamps_total", labels) == 1
+
+
+def test_totals_kept_elsewhere_are_counted_once() -> None:
+    """A total that is told again counts only by what it has grown."""
+    metrics = Metrics()
+    for reconnects in (2, 2, 5):
+        metrics.store_lane("reads", in_flight=0, waiting=0, circuits_open=0, circuit_openings=0, reconnects=reconnects)
+    assert metrics.registry.get_sample_value("inferencecache_store_reconnects_total", {"lane": "reads"}) == 5

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 from inference_cache.domain.models import Expired
 from inference_cache.domain.policy import PolicySource
@@ -124,6 +125,8 @@ class StoreWatch:
         reason = await self._ask()
         answers = reason is None
         self._metrics.store_state(answers)
+        for lane, traffic in self._connection.traffic().items():
+            self._metrics.store_lane(lane, **asdict(traffic))
         self._metrics.store_clock(self._connection.clock.offset_ms / 1000)
         if self._connection.eviction_policy is not None:
             self._metrics.store_policy(self._connection.eviction_policy == _NO_EVICTION)

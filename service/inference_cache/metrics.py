@@ -11,7 +11,7 @@ most; everything else is :data:`OTHER`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -108,6 +108,19 @@ DEFINITIONS = (
     Definition(
         "store_noeviction", "gauge", "1 when the store refuses writes at its memory limit, as it must.", merge="min"
     ),
+    Definition(
+        "store_calls_in_flight", "gauge", "Calls whose reply the store owes, abandoned ones included.", ("lane",)
+    ),
+    Definition("store_calls_waiting", "gauge", "Calls that wait for their turn at the store.", ("lane",)),
+    Definition(
+        "store_circuits_open",
+        "gauge",
+        "Servers of the store left alone because they do not answer.",
+        ("lane",),
+        merge="max",
+    ),
+    Definition("store_circuit_openings_total", "counter", "How often a server of the store was left alone.", ("lane",)),
+    Definition("store_reconnects_total", "counter", "Lost connections to the store that were made again.", ("lane",)),
 )
 
 
@@ -132,6 +145,8 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
         self._bound: dict[tuple[str, ...], MetricWrapperBase] = {}
+        self._totals: dict[tuple[str, ...], int] = {}
+        self._lookups: dict[tuple[str, str, bool], tuple[Callable[[], None], Callable[[float], None]]] = {}
         self._entries: dict[str, int] = {}
         self._max_models = max_models
         for each in DEFINITIONS:
@@ -154,13 +169,36 @@ class Metrics:
         """Say whether the store is set not to evict on its own."""
         self._gauges["store_noeviction"].set(noeviction)
 
+    def store_lane(
+        self, lane: str, *, in_flight: int, waiting: int, circuits_open: int, circuit_openings: int, reconnects: int
+    ) -> None:
+        """Say what goes on between here and the store.
+
+        Args:
+            lane: reads for lookups, writes for everything else.
+            in_flight: calls whose reply is owed.
+            waiting: calls that wait for their turn.
+            circuits_open: servers that are left alone.
+            circuit_openings: how often that has happened since the start.
+            reconnects: how many lost connections have been made again since the start.
+        """
+        self._gauges["store_calls_in_flight"].labels(lane).set(in_flight)
+        self._gauges["store_calls_waiting"].labels(lane).set(waiting)
+        self._gauges["store_circuits_open"].labels(lane).set(circuits_open)
+        self._count_to("store_circuit_openings_total", circuit_openings, lane)
+        self._count_to("store_reconnects_total", reconnects, lane)
+
     def looked_up(self, model_id: str, reason: str, *, hint: bool, index_knows: bool, seconds: float) -> None:
         """Count one answered lookup; ``index_knows`` when the answer proves that the index holds the model."""
         if index_knows:
             self._admit(model_id)
-        model = self._label(model_id)
-        self._count("lookup_route_calls_total", 1, model, reason, "true" if hint else "false")
-        self._observe("lookup_route_latency_seconds", seconds, model)
+        key = self._label(model_id), reason, hint
+        bound = self._lookups.get(key)
+        if bound is None:
+            bound = self._lookups[key] = self._bind_lookup(*key)
+        count, observe = bound
+        count()
+        observe(seconds)
 
     def lookup_malformed(self, reason: str) -> None:
         """Count a lookup whose input could not be used."""
@@ -304,11 +342,15 @@ class Metrics:
         else:
             counter.inc(number)
 
-    def _observe(self, name: str, value: float, *labels: str) -> None:
-        bound = self._bound.get((name, *labels))
-        if bound is None:
-            bound = self._bound[name, *labels] = self._histograms[name].labels(*labels)
-        bound.observe(value)  # type: ignore[attr-defined]
+    def _count_to(self, name: str, total: int, *labels: str) -> None:
+        """Count up to a total that somebody else keeps."""
+        key = (name, *labels)
+        self._count(name, max(0, total - self._totals.get(key, 0)), *labels)
+        self._totals[key] = total
+
+    def _bind_lookup(self, model: str, reason: str, hint: bool) -> tuple[Callable[[], None], Callable[[float], None]]:
+        calls = self._counters["lookup_route_calls_total"].labels(model, reason, "true" if hint else "false")
+        return calls.inc, self._histograms["lookup_route_latency_seconds"].labels(model).observe
 
     def _label(self, model_id: str) -> str:
         return model_id if model_id in self._entries else OTHER
@@ -331,6 +373,7 @@ class Metrics:
         self._counters["lookup_route_calls_total"].remove_by_labels({"model": model_id})
         self._histograms["lookup_route_latency_seconds"].remove_by_labels({"model": model_id})
         self._bound = {key: bound for key, bound in self._bound.items() if model_id not in key[1:]}
+        self._lookups = {key: bound for key, bound in self._lookups.items() if key[0] != model_id}
 
     def _set_entries(self, model_id: str, number: int) -> None:
         self._entries[model_id] = number
