@@ -28,7 +28,7 @@ from inference_cache.background import StoreWatch
 from inference_cache.config import ServeConfig
 from inference_cache.domain.tuning import AffinityMode, Tuning
 from inference_cache.errors import StoreError
-from inference_cache.lifecycle import Signals, announce, beside, drained
+from inference_cache.lifecycle import Signals, announce, beside, drained, settle_memory
 from inference_cache.metrics import Metrics
 from inference_cache.parts import keeper_of, open_store, policy_directory, sweeper_of
 from inference_cache.rpc.health import Health
@@ -234,6 +234,7 @@ async def _serving(config: ServeConfig, connection: Connection, store: RedisStor
 async def _serve_until_signal(config: ServeConfig) -> None:
     signals = Signals()
     async with running(config) as server:
+        settle_memory()
         announce(config, server.grpc_address, server.http_address, server.admin_address)
         await signals.first.wait()
         await drained(server, signals, config.process.shutdown_grace_ms)

@@ -6,6 +6,7 @@ Ending, on SIGTERM or SIGINT: calls in flight get ``--shutdown-grace``, then the
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine
@@ -20,6 +21,9 @@ from inference_cache.settings import Address
 logger = logging.getLogger(__name__)
 
 MS = 1000
+
+_GC_THRESHOLDS = (10_000, 10, 10)
+"""New objects before a collection looks for cycles, and how often older ones are looked at; Python's own is 700."""
 
 
 class Drainable(Protocol):
@@ -45,6 +49,19 @@ class Signals:
     def arrived(self) -> None:
         """Take note of a signal."""
         (self.second if self.first.is_set() else self.first).set()
+
+
+def settle_memory() -> None:
+    """Tell the garbage collector that what is there stays: to be called once, by a process that has started.
+
+    Modules, classes and functions are some 60,000 objects. Collecting them all takes 50 to 90 ms, longer than a lookup
+    may take, and finds nothing; frozen they are left alone, and a full collection takes microseconds. Calls leave
+    hardly any cycles behind, so that looking for them at every 700 objects (1 to 8 us a lookup, pauses of
+    milliseconds) finds nothing either.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def drained(server: Drainable, signals: Signals, grace_ms: int) -> None:

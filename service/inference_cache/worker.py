@@ -19,7 +19,7 @@ from inference_cache.app import Service, working
 from inference_cache.config import ServeConfig
 from inference_cache.domain.models import ModelKey
 from inference_cache.errors import InferenceCacheError
-from inference_cache.lifecycle import Signals, drained
+from inference_cache.lifecycle import Signals, drained, settle_memory
 from inference_cache.workers.channel import Channel, Gone, Refused
 from inference_cache.workers.merge import Snapshot, snapshot
 
@@ -87,6 +87,7 @@ async def _serve(
 ) -> int:
     try:
         async with working(config) as service:
+            settle_memory()
             worker.serving.set_result(service)
             told = asyncio.create_task(signals.first.wait())
             await asyncio.wait({told, orphaned}, return_when=asyncio.FIRST_COMPLETED)
