@@ -71,11 +71,12 @@ async def report(
         await store.ingest(MODEL, holder, cut, reported_ms=now_ms, ttl_ms=DEFAULT_TTL_MS)
 
 
-async def fill(store: RedisStore, placements: int, random: Random, *, chain: int = MAX_BATCH_BLOCKS) -> None:
+async def fill(store: RedisStore, placements: int, random: Random) -> None:
     """Put in blocks of others, each held once: the most expensive kind of placement.
 
     The holders take turns; many reports are under way at once, so that it takes seconds, not minutes.
     """
+    chain = max(1, min(MAX_BATCH_BLOCKS, placements // CROWD))  # all of them serve, however little there is
     turns = iter(range(-(-placements // chain)))
     crowd = replicas(CROWD, "crowd")
 
