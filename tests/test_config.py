@@ -96,6 +96,7 @@ def test_every_validated_setting_has_a_wrong_value_above() -> None:
     assert {item.flag for item in SETTINGS} - set(WRONG) == {
         "--embedded-dir",
         "--redis-url",
+        "--policy-dir",
         "--http-bind-address",
         "--snapshot-bind-address",
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from inference_cache.config import all_settings
+from inference_cache.domain.manifests import parse_manifests
 from inference_cache.domain.reasons import REASON_CODES
 from inference_cache.metrics import DEFINITIONS
 from inference_cache.store.scripts import load, names
@@ -48,6 +49,14 @@ def test_missing_marker_is_an_error() -> None:
     """A table whose place was edited away is missed, not silently dropped."""
     with pytest.raises(ValueError, match="flags"):
         generate_docs.generated(README.replace("<!-- end flags -->", ""))
+
+
+def test_manifests_of_the_readme_are_accepted() -> None:
+    """Who copies them gets what they say, without a warning."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    found = parse_manifests({"README.md": example.encode()})
+    assert (set(found.policy_set.policies), set(found.policy_set.quotas)) == ({"acme"}, {"acme"})
+    assert found.warnings == ()
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"])
