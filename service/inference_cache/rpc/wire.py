@@ -93,7 +93,7 @@ def _hashes(data: bytes, start: int) -> tuple[int, PackedHashes]:
     end = start + number * _RECORD_BYTES
     if not number or data[start + 1 : end : _RECORD_BYTES] != b"%c" % KEY_BYTES * number:
         raise _UnusualError
-    records = bytearray(data[start:end])
+    records = bytearray(memoryview(data)[start:end])
     del records[::_RECORD_BYTES]  # the tags
     del records[:: _RECORD_BYTES - 1]  # the lengths
     return end, PackedHashes(bytes(records))
