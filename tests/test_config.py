@@ -28,6 +28,7 @@ WRONG = {
     "--sweep-period": ["0", "10ms"],
     "--max-entries": ["-1", "1e6"],
     "--replica-liveness-ttl": ["-1s", "7"],
+    "--workers": ["0", "-1", "65", "two"],
     "--shutdown-grace": ["forever"],
     "--insecure-disable-auth": ["maybe"],
 }
@@ -53,7 +54,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (config.ranking.tenant_hot_min_hit_rate, config.ranking.tenant_hot_max_age_ms) == (0.1, 300_000)
     assert (config.retention.default_ttl_ms, config.retention.sweep_period_ms) == (1_800_000, 10_000)
     assert (config.retention.max_entries, config.retention.replica_liveness_ttl_ms) == (1_000_000, 0)
-    assert config.process.shutdown_grace_ms == 10_000
+    assert (config.process.workers, config.process.shutdown_grace_ms) == (1, 10_000)
 
 
 def test_flag_wins_over_twin_and_twin_over_default() -> None:
@@ -91,12 +92,13 @@ def test_bad_value_names_flag_and_variable_wherever_it_came_from(flag: str, text
 def test_every_validated_setting_has_a_wrong_value_above() -> None:
     """A new setting comes with a test of what it refuses.
 
-    Addresses share a parser; the URL and the directory are judged by the connection.
+    Addresses share a parser; the URL and the directories are judged where they are used.
     """
     assert {item.flag for item in SETTINGS} - set(WRONG) == {
         "--embedded-dir",
-        "--redis-url",
         "--policy-dir",
+        "--policy-dir",
+        "--redis-url",
         "--http-bind-address",
         "--snapshot-bind-address",
     }

@@ -68,3 +68,13 @@ def test_exception_keeps_its_trace(style: str) -> None:
     except ValueError:
         LOGGER.exception("failed")
     assert "Traceback" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("style", "said"), [("json", '"worker":3'), ("text", " worker=3")])
+def test_a_worker_says_in_every_line_which_one_it_is(style: str, said: str) -> None:
+    """The processes of one server write to one stream, libraries and all."""
+    stream = io.StringIO()
+    log.configure("info", style, stream, worker=3)
+    log.event(LOGGER, logging.INFO, "startup")
+    logging.getLogger("somebody.else").warning("words")
+    assert [said in line for line in stream.getvalue().splitlines()] == [True, True]

@@ -66,6 +66,7 @@ class Life:
         self.pid = self._process.pid
         self._ended = asyncio.create_task(self._process.wait())
         await self._channel.ask("start", (self.number, orders), timeout_s=_START_S)
+        self._heard = asyncio.get_running_loop().time()
         await self._ask_state()
 
     async def ask(self, what: str, body: Any = None, *, timeout_s: float = ANSWER_S) -> Any:
