@@ -39,7 +39,7 @@ class Definition:
     help: str
     labels: tuple[str, ...] = ()
     merge: str = "sum"
-    """What a gauge of several workers shows: their ``"sum"``, ``"max"`` or ``"min"``. Counters always add up."""
+    """What a gauge shows of parent and workers: the ``"sum"``, ``"max"`` or ``"min"``. Counters always add up."""
 
     @property
     def full_name(self) -> str:
@@ -77,7 +77,7 @@ DEFINITIONS = (
     Definition("store_errors_total", "counter", "Calls that the index could not serve.", ("rpc", "reason")),
     Definition("rpc_errors_total", "counter", "Calls answered with a gRPC error.", ("rpc", "code")),
     Definition("unexpected_errors_total", "counter", "Errors that nobody foresaw; the log has each.", ("rpc",)),
-    Definition("workers_ready", "gauge", "Worker processes that serve, of the number that --workers asks for."),
+    Definition("workers_ready", "gauge", "Worker processes that are ready; 0 in a server of one process."),
     Definition("worker_restarts_total", "counter", "Worker processes that ended and were replaced.", ("reason",)),
     Definition("worker_lookups_total", "counter", "LookupRoute calls answered by each worker process.", ("worker",)),
     Definition(
