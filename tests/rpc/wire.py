@@ -62,6 +62,10 @@ class Policies:
         """Return what the test set."""
         return self.by_tenant.get(tenant_id, Policy())
 
+    def current(self) -> Policies:
+        """Return what is set now, whatever the test sets later."""
+        return Policies(dict(self.by_tenant))
+
 
 @dataclass
 class Wire:

@@ -53,6 +53,10 @@ class PolicySource(Protocol):
         """Return the tenant's policy, the defaults when it has none."""
         ...
 
+    def current(self) -> PolicySource:
+        """Return the policies as they are now, which do not change any more: for what asks several times."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DefaultPolicies:
@@ -63,3 +67,7 @@ class DefaultPolicies:
     def for_tenant(self, tenant_id: str) -> Policy:  # noqa: ARG002 - the protocol's parameter
         """Return the default policy."""
         return self.default
+
+    def current(self) -> PolicySource:
+        """Return itself: nothing changes here."""
+        return self

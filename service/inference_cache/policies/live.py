@@ -29,6 +29,10 @@ class Held:
         """Return the tenant's policy in this generation."""
         return self.policy_set.for_tenant(tenant_id, self.default)
 
+    def current(self) -> Held:
+        """Return itself: a generation never changes."""
+        return self
+
 
 class LivePolicies:
     """Answers requests from memory. A change replaces everything in one assignment, so no answer mixes two generations.
@@ -48,6 +52,10 @@ class LivePolicies:
     def for_tenant(self, tenant_id: str) -> Policy:
         """Return the tenant's policy, the defaults when it has none."""
         return self._held.for_tenant(tenant_id)
+
+    def current(self) -> Held:
+        """Return the generation in force, for what asks several times."""
+        return self._held
 
     def apply(self, snapshot: PolicySnapshot, policy_set: PolicySet, applied_ms: int) -> None:
         """Put a generation in force; who already looked up a policy keeps that one."""

@@ -84,7 +84,8 @@ class Lookups:
         return answer, int(seconds * 1e6)
 
     async def _route(self, request: LookupRequest, remaining_s: float | None) -> Answer:
-        policy = self._policies.for_tenant(request.tenant_id)
+        policies = self._policies.current()  # one generation throughout, whatever is pushed meanwhile
+        policy = policies.for_tenant(request.tenant_id)
         now = asyncio.get_running_loop().time()
         deadline = _sooner(_after(now, policy.lookup_timeout_ms), None if remaining_s is None else now + remaining_s)
         if deadline is not None and deadline <= now:
@@ -97,9 +98,9 @@ class Lookups:
                 return give_up(None, reasons.TIMEOUT)
         else:
             step = plan(request, policy, self._tuning)
-        return step if isinstance(step, Answer) else await self._ask_within(deadline, step)
+        return step if isinstance(step, Answer) else await self._ask_within(deadline, step, policies)
 
-    async def _ask_within(self, deadline: float | None, query: Query) -> Answer:
+    async def _ask_within(self, deadline: float | None, query: Query, policies: PolicySource) -> Answer:
         """Ask the index; the server's own budget begins here."""
         now = asyncio.get_running_loop().time
         if query.policy.lookup_timeout_ms <= 0:
@@ -107,7 +108,7 @@ class Lookups:
         wait = self._deadlines.until(deadline)
         try:
             with wait:
-                answer = await self._ask(query)
+                answer = await self._ask(query, policies)
         except TimeoutError:
             if not wait.expired:
                 raise
@@ -120,7 +121,7 @@ class Lookups:
             return give_up(query, reasons.TIMEOUT)
         return answer
 
-    async def _ask(self, query: Query) -> Answer:
+    async def _ask(self, query: Query, policies: PolicySource) -> Answer:
         now_ms = self._store.now_ms()
         expired = query.expired_at_ms(now_ms)
         evidence: ChainEvidence | ExactEvidence
@@ -132,18 +133,8 @@ class Lookups:
             )
         presence = None
         if needs_presence(query, evidence):
-            presence = await self._store.presence(query.model, self._expired_at(query, now_ms))
+            presence = await self._store.presence(query.model, _expired_at(query, policies, now_ms))
         return decide(query, evidence, presence, now_ms, self._tuning)
-
-    def _expired_at(self, query: Query, now_ms: int) -> Callable[[str], int]:
-        """Return what is expired for each tenant; for the request's own by the policy it began with."""
-
-        def expired_at(tenant_id: str) -> int:
-            own = tenant_id == query.model.tenant_id
-            policy = query.policy if own else self._policies.for_tenant(tenant_id)
-            return expired_at_ms(now_ms, policy.ttl_ms)
-
-        return expired_at
 
     def _count(self, request: LookupRequest, answer: Answer, seconds: float) -> None:
         if answer.dropped:
@@ -155,6 +146,17 @@ class Lookups:
             index_knows=answer.reason in _PROVES_MODEL,
             seconds=seconds,
         )
+
+
+def _expired_at(query: Query, policies: PolicySource, now_ms: int) -> Callable[[str], int]:
+    """Return what is expired for each tenant, by the policies that the request began with."""
+
+    def expired_at(tenant_id: str) -> int:
+        own = tenant_id == query.model.tenant_id
+        policy = query.policy if own else policies.for_tenant(tenant_id)
+        return expired_at_ms(now_ms, policy.ttl_ms)
+
+    return expired_at
 
 
 def _after(moment: float, budget_ms: int) -> float | None:
