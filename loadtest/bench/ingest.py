@@ -7,12 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from inference_cache.domain.models import KEY_BYTES
 from inference_cache.store.connection import open_connection
 from inference_cache.store.redis import RedisStore
 from loadtest.bench import data
-from loadtest.bench.client import Client, chain_update, connected, eviction
+from loadtest.bench.client import Client, chain_update, clearing, connected, eviction
 from loadtest.bench.redis_process import RedisProcess, started
 from loadtest.bench.result import Curve, Item, Table
 from loadtest.bench.scale import Scale
@@ -36,7 +37,7 @@ Work = Callable[[Sequence[Client]], Awaitable[None]]
 async def run(scale: Scale) -> Item:
     """Measure on the package's Valkey."""
     item = Item("ingest", "Reports and evictions through a server", _METHOD)
-    rates: dict[int, list[list[float]]] = {size: [] for size in UPDATES}
+    found: dict[int, list[list[_Sample]]] = {size: [] for size in UPDATES}
     heads = ("placements", "what", "blocks/s", "server, µs a block", "Redis, µs a block")
     table = Table("Through one server", heads, [])
     random = Random(_SEED)
@@ -46,16 +47,29 @@ async def run(scale: Scale) -> Item:
             await bench.fill(size)
             async with connected(*[server.address] * _STREAMS) as clients:
                 for blocks in UPDATES:
-                    rates[blocks].append(await bench.reports(clients, blocks, table, item))
+                    found[blocks].append(await bench.reports(clients, blocks, table))
                 await bench.evictions(clients, table, item)
     item.tables.append(table)
     lines = {}
-    for blocks, found in rates.items():
-        item.figures[f"ingest_e2e_{blocks}_flat"] = ratios(found[-1], found[0])
-        points = zip(scale.ingest_sizes, map(spread, found), strict=True)
+    for blocks, sizes in found.items():
+        rates = [[one.rate for one in runs] for runs in sizes]
+        costs = [[one.server_us + one.redis_us for one in runs] for runs in sizes]
+        item.figures[f"ingest_e2e_{blocks}_rate"] = spread(rates[-1])
+        if len(sizes) > 1:
+            item.figures[f"ingest_e2e_{blocks}_flat"] = ratios(rates[-1], rates[0])
+            item.figures[f"ingest_e2e_{blocks}_cost_flat"] = ratios(costs[-1], costs[0])
+        points = zip(scale.ingest_sizes, map(spread, rates), strict=True)
         lines[f"updates of {blocks} blocks"] = [(float(size), rate) for size, rate in points]
     item.curves.append(Curve("ingest", "New blocks through one server", "placements", "blocks/s", "xy", lines))
     return item
+
+
+class _Sample(NamedTuple):
+    """Blocks a second, and processor time of the server and of Redis for each block."""
+
+    rate: float
+    server_us: float
+    redis_us: float
 
 
 class Traffic:
@@ -75,20 +89,18 @@ class Traffic:
         self._placements = max(self._placements, placements)
         await store.close()
 
-    async def reports(self, clients: Sequence[Client], blocks: int, table: Table, item: Item) -> list[float]:
-        """Report new blocks, then the same again; return the rates of new ones."""
+    async def reports(self, clients: Sequence[Client], blocks: int, table: Table) -> list[_Sample]:
+        """Report new blocks, then the same again, then take them out; return the samples of new ones."""
         total = self._scale.blocks if blocks > 16 else self._scale.blocks // 4  # noqa: PLR2004 - a few seconds each
         new, again = [], []
         for _ in range(self._scale.runs):
             streams = self._streams(total, blocks)
             new.append(await self._timed(clients, total, partial(_send, streams)))
             again.append(await self._timed(clients, total, partial(_send, streams)))
+            await self._forget(clients, "producer")
         self._rows(table, f"new blocks, updates of {blocks}", new)
         self._rows(table, f"the same again, updates of {blocks}", again)
-        rates = [rate for rate, _, _ in new]
-        item.figures[f"ingest_e2e_{blocks}_rate"] = spread(rates)
-        self._placements += total * self._scale.runs
-        return rates
+        return new
 
     async def evictions(self, clients: Sequence[Client], table: Table, item: Item) -> None:
         """Evict blocks that were reported before, one by one and in bulk."""
@@ -98,8 +110,14 @@ class Traffic:
             for _ in range(self._scale.runs):
                 events = await self._evictable(clients, total, blocks)
                 found.append(await self._timed(clients, total, partial(_publish, events)))
+                await self._forget(clients, "evictee")
             self._rows(table, f"evictions of {blocks}", found)
-            item.figures[f"evict_e2e_{name}_rate"] = spread(rate for rate, _, _ in found)
+            item.figures[f"evict_e2e_{name}_rate"] = spread(one.rate for one in found)
+
+    async def _forget(self, clients: Sequence[Client], kind: str) -> None:
+        """Take out what was put in for a run, so that the index keeps its size."""
+        for holder in data.replicas(max(_STREAMS, len(clients)), kind):
+            await clients[0].publish(clearing(holder))
 
     async def _evictable(self, clients: Sequence[Client], total: int, blocks: int) -> list[bytes]:
         """Report chains of 512 blocks and return the events that drop ``total`` of their blocks, from the tail."""
@@ -124,17 +142,17 @@ class Traffic:
         each = total // blocks // _STREAMS
         return [[chain_update(one, data.random_keys(blocks, self._random)) for _ in range(each)] for one in holders]
 
-    async def _timed(self, clients: Sequence[Client], blocks: int, work: Work) -> tuple[float, float, float]:
-        """Return blocks a second, and the server's and Redis' microseconds a block."""
+    async def _timed(self, clients: Sequence[Client], blocks: int, work: Work) -> _Sample:
+        """Do the work and return what it took."""
         before = time.perf_counter(), self._server.cpu_s(), self._redis.cpu_s()
         await work(clients)
         seconds, server, redis = (
             now - then
             for now, then in zip((time.perf_counter(), self._server.cpu_s(), self._redis.cpu_s()), before, strict=True)
         )
-        return blocks / seconds, 1e6 * server / blocks, 1e6 * redis / blocks
+        return _Sample(blocks / seconds, 1e6 * server / blocks, 1e6 * redis / blocks)
 
-    def _rows(self, table: Table, what: str, runs: Sequence[tuple[float, float, float]]) -> None:
+    def _rows(self, table: Table, what: str, runs: Sequence[_Sample]) -> None:
         table.rows.append((f"{self._placements:,}", what, *(spread(column) for column in zip(*runs, strict=True))))
 
 

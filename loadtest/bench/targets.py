@@ -64,8 +64,25 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("ingest_e2e_512_rate", "new blocks through one server, updates of 512", 120_000, "blocks/s", at_least=True),
     Target("ingest_e2e_16_rate", "new blocks through one server, updates of 16", 30_000, "blocks/s", at_least=True),
-    Target("ingest_e2e_512_flat", "the same, updates of 512, largest index against smallest", 0.8, "x", at_least=True),
-    Target("ingest_e2e_16_flat", "the same, updates of 16, largest index against smallest", 0.8, "x", at_least=True),
+    *(
+        one
+        for blocks in (512, 16)
+        for one in (
+            Target(
+                f"ingest_e2e_{blocks}_flat",
+                f"the rate of updates of {blocks}, largest index against smallest",
+                0.8,
+                "x",
+                True,
+            ),
+            Target(
+                f"ingest_e2e_{blocks}_cost_flat",
+                f"processor time of server and Redis a block, updates of {blocks}, likewise",
+                1.2,
+                "x",
+            ),
+        )
+    ),
     *_both("bytes_holder_1", "bytes a block, first holder", "bytes", valkey=70, redis=90),
     *_both("bytes_holder_2", "bytes a block, a further holder", "bytes", valkey=3, redis=3),
     *_both("evict_flat_ratio", "evict one block, largest index against smallest", "x", valkey=1.2, redis=1.2),
