@@ -6,15 +6,17 @@ KEYS
   1 models      <prefix>:<layout>:{catalog}:models; the catalog's other keys are derived from it
 ARGV
   1 key_ttl_ms  backstop expiry of the keys
-  2 n           entries that follow, 7 arguments each:
-  * entry       tag, tenant tag, version, state, newest ms, due ms, payload (inference_cache.store.packing)
+  2 n           entries that follow, 11 arguments each:
+  * entry       tag, tenant tag, version, state, newest ms, due ms, coldest, stalest, prefixes, holdings,
+                payload (inference_cache.store.packing)
+                coldest, stalest: scores of what gives way first to a full index, to a quota (lib/order.lua)
                 state  pending  about to be written: due at once; version and payload only if it is unknown
                        unfinished  about to be cleared in steps: due at once, if it is known at all
                        holds    has holdings; newest is its newest report
                        empty    has none; due says when to look at it again
                        gone     forget it if the version is still this one
 REPLY
-  OK, entries that changed something
+  OK, holdings of all models, n * distinct prefixes of the entry's tenant
 COST
   O(n log models).
 ]]
@@ -23,78 +25,108 @@ local models = KEYS[1]
 local key_ttl_ms, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local root = sub(models, 1, -8) -- without ":models"
-local newest_key, due_key = root .. ':newest', root .. ':due'
+local newest_key, due_key, coldest_key = root .. ':newest', root .. ':due', root .. ':coldest'
+local prefixes_key, holdings_key = root .. ':prefixes', root .. ':holdings'
+local FIELDS = 11
 
-local function tenant_key(tenant)
+local function newest_of(tenant)
   return root .. ':newest:' .. tenant
 end
 
-local function stored_version(tag)
-  local entry = call('HGET', models, tag)
-  if entry then return (read('>I8', entry)) end
+local function stalest_of(tenant)
+  return root .. ':stalest:' .. tenant
+end
+
+local function read_entry(k)
+  local p = 3 + (k - 1) * FIELDS
+  return {
+    tag = ARGV[p], tenant = ARGV[p + 1], version = tonumber(ARGV[p + 2]), state = ARGV[p + 3], newest = ARGV[p + 4],
+    due = ARGV[p + 5], coldest = tonumber(ARGV[p + 6]), stalest = tonumber(ARGV[p + 7]),
+    prefixes = tonumber(ARGV[p + 8]), holdings = tonumber(ARGV[p + 9]), payload = ARGV[p + 10],
+  }
+end
+
+-- The sums follow the entries: what an entry said before is taken off.
+local function add_up(e, stored, prefixes, holdings)
+  local old_prefixes, old_holdings = 0, 0
+  if stored then old_prefixes, old_holdings = read('>I8I8', stored, 9) end
+  if prefixes ~= old_prefixes and call('HINCRBY', prefixes_key, e.tenant, prefixes - old_prefixes) <= 0 then
+    call('HDEL', prefixes_key, e.tenant)
+  end
+  if holdings ~= old_holdings then call('INCRBY', holdings_key, holdings - old_holdings) end
+end
+
+local function place(key, score, tag)
+  if score >= 0 then call('ZADD', key, score, tag) else call('ZREM', key, tag) end
+end
+
+local function forget_scores(e)
+  call('ZREM', newest_key, e.tag)
+  call('ZREM', newest_of(e.tenant), e.tag)
+  call('ZREM', coldest_key, e.tag)
+  call('ZREM', stalest_of(e.tenant), e.tag)
 end
 
 local put = {}
 
-function put.pending(tag, tenant, version, newest, due, payload, stored)
-  if not stored then call('HSET', models, tag, write('>I8', 0) .. payload) end
-  call('ZADD', due_key, 0, tag)
-  return true
+function put.pending(e, stored)
+  if not stored then call('HSET', models, e.tag, write('>I8', 0) .. e.payload) end
+  call('ZADD', due_key, 0, e.tag)
 end
 
-function put.unfinished(tag, tenant, version, newest, due, payload, stored)
-  if stored then call('ZADD', due_key, 0, tag) end
-  return stored ~= nil
+function put.unfinished(e, stored)
+  if stored then call('ZADD', due_key, 0, e.tag) end
 end
 
-function put.holds(tag, tenant, version, newest, due, payload, stored)
-  if stored and stored > version then return false end
-  call('HSET', models, tag, write('>I8', version) .. payload)
-  call('ZADD', newest_key, newest, tag)
-  call('ZADD', tenant_key(tenant), newest, tag)
-  call('ZADD', due_key, due, tag)
-  return true
+function put.holds(e, stored)
+  add_up(e, stored, e.prefixes, e.holdings)
+  call('HSET', models, e.tag, write('>I8', e.version) .. e.payload)
+  call('ZADD', newest_key, e.newest, e.tag)
+  call('ZADD', newest_of(e.tenant), e.newest, e.tag)
+  call('ZADD', due_key, e.due, e.tag)
+  place(coldest_key, e.coldest, e.tag)
+  place(stalest_of(e.tenant), e.stalest, e.tag)
 end
 
-function put.empty(tag, tenant, version, newest, due, payload, stored)
-  if stored and stored > version then return false end
-  call('HSET', models, tag, write('>I8', version) .. payload)
-  call('ZREM', newest_key, tag)
-  call('ZREM', tenant_key(tenant), tag)
-  call('ZADD', due_key, due, tag)
-  return true
+function put.empty(e, stored)
+  add_up(e, stored, 0, 0)
+  call('HSET', models, e.tag, write('>I8', e.version) .. e.payload)
+  forget_scores(e)
+  call('ZADD', due_key, e.due, e.tag)
 end
 
-function put.gone(tag, tenant, version, newest, due, payload, stored)
-  if stored and stored > version then return false end
-  call('HDEL', models, tag)
-  call('ZREM', newest_key, tag)
-  call('ZREM', tenant_key(tenant), tag)
-  call('ZREM', due_key, tag)
-  return true
+function put.gone(e, stored)
+  add_up(e, stored, 0, 0)
+  call('HDEL', models, e.tag)
+  forget_scores(e)
+  call('ZREM', due_key, e.tag)
+end
+
+local UNORDERED = { pending = true, unfinished = true }
+
+local function put_entry(e)
+  local stored = call('HGET', models, e.tag)
+  if not UNORDERED[e.state] and stored and (read('>I8', stored)) > e.version then return end
+  put[e.state](e, stored)
 end
 
 local function renew(key)
   if call('PTTL', key) < key_ttl_ms * 7 / 8 then call('PEXPIRE', key, key_ttl_ms) end
 end
 
-local touched, tenants = { models, newest_key, due_key }, {}
-for k = 1, n do
-  local tenant = ARGV[k * 7 - 3]
-  if not tenants[tenant] then
-    tenants[tenant] = true
-    touched[#touched + 1] = tenant_key(tenant)
-  end
-end
 call('EXISTS', root .. ':absent') -- refuses the whole call while the slot moves, see lib/keys.lua
-
-local changed = 0
+local tenants = {}
 for k = 1, n do
-  local p = k * 7 - 4
-  local tag, tenant, version, state = ARGV[p], ARGV[p + 1], tonumber(ARGV[p + 2]), ARGV[p + 3]
-  if put[state](tag, tenant, version, ARGV[p + 4], ARGV[p + 5], ARGV[p + 6], stored_version(tag)) then
-    changed = changed + 1
-  end
+  local e = read_entry(k)
+  put_entry(e)
+  tenants[k] = e.tenant
 end
-for _, key in ipairs(touched) do renew(key) end
-return { 'OK', changed }
+for _, key in ipairs({ models, newest_key, due_key, coldest_key, prefixes_key, holdings_key }) do renew(key) end
+for _, tenant in ipairs(tenants) do
+  renew(newest_of(tenant))
+  renew(stalest_of(tenant))
+end
+local sums = call('HMGET', prefixes_key, unpack(tenants))
+local reply = { 'OK', tonumber(call('GET', holdings_key)) or 0 }
+for k = 1, n do reply[k + 2] = tonumber(sums[k]) or 0 end
+return reply

@@ -13,7 +13,7 @@ ARGV
   2 fence       ms, or "" for everything
   3 now_us      floor of the version
 REPLY
-  RETIRED, slot, holdings to be freed, state (lib/totals push_state)
+  RETIRED, holdings to be freed, state (lib/totals push_state)
   OK, holdings removed, n, n * (partition, segment that should be rebuilt), state
   MORE, holdings removed, n, n * (partition, segment that should be rebuilt), state      call again
 COST
@@ -56,7 +56,7 @@ local function retire(slot, partitions)
   end
   call('HDEL', M.replicas, replica)
   call('HDEL', M.slots, slot)
-  call('SADD', M.retired, slot)
+  call('HSET', M.retired, slot, replica)
   call('PEXPIRE', M.retired, max(call('PTTL', M.totals), call('PTTL', M.retired), 1))
   return holdings
 end
@@ -64,10 +64,10 @@ end
 local function drop_fenced(T, slot, partitions)
   local removed, budget, more = 0, open_budget(), false
   for _, partition in ipairs(partitions) do
-    local removal = open_removal(M, partition, slot, budget)
+    local removal = open_removal(M, partition, slot, replica, budget)
     more = drop_oldest(removal, fence) or more
     removed = removed + removal.holdings
-    settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
+    settle_removal(M, T, removal)
   end
   forget_if_idle(M, slot, replica)
   return removed, budget, more
@@ -82,7 +82,7 @@ local dropped = drop_stats()
 if not slot then
   reply = { 'OK', 0, 0 }
 elseif not fence or fence >= newest_report(partitions) then
-  reply = { 'RETIRED', slot, retire(slot, partitions) }
+  reply = { 'RETIRED', retire(slot, partitions) }
 else
   local removed, budget, more = drop_fenced(T, slot, partitions)
   reply = push_rebuild({ more and 'MORE' or 'OK', removed }, budget)

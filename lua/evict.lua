@@ -88,7 +88,7 @@ local function cuts_of(fence_at)
 end
 
 local function evict_from(partition, slot, fields, fence, budget)
-  local removal = open_removal(M, partition, slot, budget)
+  local removal = open_removal(M, partition, slot, replica, budget)
   local wanted, segments = offsets_by_segment(call('HMGET', removal.P.blocks, unpack(fields)), fence)
   if #segments == 0 then return removal end
   load_records(removal, segments)
@@ -114,9 +114,7 @@ if slot and size > 0 then
     end
     local removal = evict_from(partition, slot, fields, fence, budget)
     removed = removed + removal.holdings
-    if removal.holdings > 0 then
-      settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
-    end
+    if removal.holdings > 0 then settle_removal(M, T, removal) end
   end
   if removed > 0 then
     forget_if_idle(M, slot, replica)

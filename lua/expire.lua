@@ -15,46 +15,12 @@ COST
   at most 64 segments, some 2048 unmapped blocks and some 100 statistics rows a call.
 ]]
 --- @include prelude
---- @include freeing
+--- @include sweeping
 local M = model_keys(KEYS[1])
 local expired_at, cursor, now_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local MAX_ROWS = 100
 
 local budget = open_budget()
-
--- What the list of a slot's segments no longer tells (its key was lost) is given up: the slot loses its name, so that nothing
--- of it is evidence any more.
-local function give_up(T, slot, partition, replica)
-  local lost = tonumber(call('HGET', slot_key(M.root, slot), partition)) or 0
-  settle_removal(M, T, partition, slot, replica, 0, lost)
-end
-
-local function expire_slot(T, slot, partition)
-  local replica = call('HGET', M.slots, slot)
-  if not replica then
-    call('ZREM', M.oldest, oldest_member(slot, partition))
-    return 0, false
-  end
-  local P = partition_keys(M.root, partition)
-  local removal = open_removal(M, partition, slot, budget)
-  local more = drop_oldest(removal, expired_at)
-  settle_removal(M, T, partition, slot, replica, removal.prefixes, removal.holdings)
-  if call('EXISTS', P.held .. slot) == 0 then give_up(T, slot, partition, replica) end
-  forget_if_idle(M, slot, replica)
-  return removal.holdings, more
-end
-
-local function expire_holdings(T)
-  local retired = call('SRANDMEMBER', M.retired)
-  if retired then
-    local freed = free_slot(M, T, tonumber(retired), budget)
-    return freed, true
-  end
-  local due = call('ZRANGEBYSCORE', M.oldest, '-inf', expired_at, 'LIMIT', 0, 1)
-  if #due == 0 then return 0, false end
-  local removed = expire_slot(T, (read('>I4', due[1])), sub(due[1], 5))
-  return removed, true
-end
 
 -- Scan some statistics rows; returns how many were removed.
 local function expire_rows(T)
@@ -80,7 +46,7 @@ local T = read_totals(M)
 local scan_rows = cursor ~= '' and T.stats_due and T.stats_due <= expired_at
 if not scan_rows then cursor = '' end
 local rows = expire_rows(T)
-local removed, more = expire_holdings(T)
+local removed, more = expire_some(M, T, expired_at, budget)
 if removed > 0 or rows > 0 or more or scan_rows then
   write_totals(M, T, now_us)
 end

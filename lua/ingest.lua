@@ -14,8 +14,9 @@ ARGV
   7 counts       runs of (u16 start, i32 first, i32 step)
   8 breaks       u16 each: indexes at which an unrelated run begins
   9 skip         blocks of this batch that an earlier call took
- 10 key_ttl_ms   backstop expiry of the keys
- 11 now_us       floor of the version
+ 10 lfu          1: the tenant counts credits, so that a stretch notes when it began
+ 11 key_ttl_ms   backstop expiry of the keys
+ 12 now_us       floor of the version
 REPLY
   OK, blocks taken, holdings added, prefixes added, n, n * segment that should be rebuilt, state (lib/totals push_state)
       blocks taken: skip plus what this call took; when that is not all of them, call again with it
@@ -28,10 +29,11 @@ COST
 --- @include counts
 --- @include totals
 --- @include members
+--- @include order
 local M = model_keys(KEYS[1])
 local partition, replica, reported_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local keys, after, tiers, counts, breaks = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local skip, key_ttl_ms, now_us = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local skip, lfu, key_ttl_ms, now_us = tonumber(ARGV[9]), ARGV[10] == '1', tonumber(ARGV[11]), tonumber(ARGV[12])
 local MAX_GROUPS = 160
 
 local P = partition_keys(M.root, partition)
@@ -39,6 +41,7 @@ local size = #keys / 8
 local GUARD = string.rep('-', 65) -- a field this long makes a hash a table from the start
 
 local records, fresh = {}, {} -- segment -> record; segment -> true where the record was made by this call
+local old_length = {} -- segment -> its length before this call
 local fields = {} -- the keys to look for: the block before the first, then the one at index k of the batch at k + 2 - skip
 local is_open -- whether the partition has its guard
 
@@ -59,7 +62,10 @@ local function find_places()
   end
   if #wanted > 0 then
     local values = call('HMGET', P.segments, unpack(wanted))
-    for k = 1, #wanted do records[wanted[k]] = values[k] or nil end
+    for k = 1, #wanted do
+      records[wanted[k]] = values[k] or nil
+      old_length[wanted[k]] = values[k] and (head_of(values[k]))
+    end
   end
   return found
 end
@@ -187,6 +193,8 @@ local oldest = {} -- segment -> the slot's oldest time in it
 -- Returns the holdings and the prefixes that are new.
 local function cover_segment(segment, slot)
   local r, ranges, told = records[segment], {}, 0
+  local to, time = tail_of(r, slot)
+  news[segment].before = { length = fresh[segment] and 0 or old_length[segment], to = to, time = time }
   if fresh[segment] then
     local length = head_of(r)
     records[segment] = write('>I2I2', length, length) .. encode_pieces(slot, news[segment].pieces)
@@ -224,6 +232,36 @@ local function count_segments(slot)
       stored_counts[field] = merge_counts(old[field] or '', (head_of(records[segment])), in_order(runs))
     end
   end
+end
+
+-- Whether anything that the order of giving way depends on changed for the slot's stretch.
+local function moved(told, to, time)
+  return told.before.to ~= to or told.before.time ~= time
+end
+
+-- Give the slot's stretches, and where a quota watches the segments too, their places in the order of giving way.
+-- Returns by how much the hot blocks changed.
+local function order_segments(slot, began)
+  local has_hits, has_tails, hot = call('EXISTS', P.hits) == 1, call('EXISTS', M.tails) == 1, 0
+  if lfu and not has_hits then
+    call('HSET', P.hits, GUARD, '')
+    has_hits = true
+  end
+  for _, segment in ipairs(changed) do
+    local told, r = news[segment], records[segment]
+    local to, time = tail_of(r, slot)
+    if has_hits or has_tails or moved(told, to, time) then
+      local hashes = new_hashes[segment] or call('HGET', P.hashes, segment) or ''
+      local field = segment .. write('>I4', slot)
+      local hits = nil
+      if has_hits then hits = call('HGET', P.hits, field) end
+      if lfu and not told.before.to then call('HSET', P.hits, field, write(HITS, began, 0, 0)) end
+      settle_stretch(M, partition, hashes, replica, slot, told.before.to, to, time, hits)
+      if has_tails then settle_tail(M, partition, hashes, told.before.length, r) end
+      if has_hits then hot = hot + settle_hot(P, segment, r) end
+    end
+  end
+  return hot
 end
 
 local function flat(map)
@@ -268,8 +306,8 @@ local function renew_keys(slot)
   if call('PTTL', P.held .. slot) > key_ttl_ms * 7 / 8 then return end
   local serving, count = scope_keys(M.root, scheme_of(partition))
   local renewed = {
-    M.totals, M.replicas, M.slots, M.stats, M.partitions, M.oldest, M.retired, slot_key(M.root, slot), serving, count,
-    P.blocks, P.segments, P.hashes, P.counts, P.held .. slot,
+    M.totals, M.replicas, M.slots, M.stats, M.partitions, M.oldest, M.retired, M.order, M.credited, M.tails, slot_key(M.root, slot), serving, count,
+    P.blocks, P.segments, P.hashes, P.counts, P.hits, P.held .. slot,
   }
   for _, key in ipairs(renewed) do extend_life(key, key_ttl_ms) end
 end
@@ -294,6 +332,7 @@ count_segments(slot)
 
 open_partition()
 local rebuild = write_segments(slot)
+T.hot = T.hot + order_segments(slot, max(T.version + 1, now_us))
 local serving = scope_keys(M.root, scheme)
 call('ZADD', serving, 'GT', reported_ms, replica)
 if holdings > 0 then

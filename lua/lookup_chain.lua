@@ -8,12 +8,14 @@ ARGV
   1 partition   escaped "<scheme>/<adapter>"
   2 keys        block keys of the chain, 8 bytes each, concatenated
   3 expired_at  ms; holdings of this time or older do not count
-  4 survivors   0: the walk starts here; n: only the n replicas that follow are still in the run
+  4 silent_at   ms; replicas with statistics and no sign of life after it are silent; "" when nobody is
+  5 want_path   1: say where the blocks were found, for credits
+  6 survivors   0: the walk starts here; n: only the n replicas that follow are still in the run
   * replica     ids of the survivors
 REPLY
-  OK, walked, n, n * (replica, blocks, oldest ms, tier, stats or ""), serving replica, ...
-  MORE, walked, n, n * (replica, blocks, oldest ms, tier, stats or "")     go on after `walked` blocks with the replicas
-                                                                           that hold all of them
+  OK, walked, n, n * (replica, blocks, oldest ms, tier, stats or ""), path, serving (lib/holders push_path, push_serving)
+  MORE, walked, n, n * (replica, blocks, oldest ms, tier, stats or ""), path      go on after `walked` blocks with the
+                                                                                 replicas that hold all of them
   walked: blocks that were looked at. Survivors' runs count from where this call began.
 COST
   one step a segment, O(intervals) each, plus the bytes compared; at most 16,384 blocks or 256 segments a call.
@@ -22,15 +24,16 @@ COST
 --- @include keys
 --- @include record
 --- @include holders
-local root = model_root(KEYS[1])
+local totals_key = KEYS[1]
+local root = model_root(totals_key)
 local partition, keys, expired_at = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local survivors = tonumber(ARGV[4])
+local silent_at, want_path, survivors = tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
 local MAX_BLOCKS, MAX_SEGMENTS = 16384, 256
 
 local P = root .. ':P:' .. partition
 local blocks_key, segments_key, hashes_key = P .. ':blocks', P .. ':segments', P .. ':hashes'
 local asked = #keys / 8
-local reach, oldest, coldest = {}, {}, {}
+local reach, oldest, coldest, path = {}, {}, {}, {}
 
 -- How many blocks from `offset` of the segment equal the request's from `at`: exact comparison, by bisection.
 local function common_run(segment, offset, at, most)
@@ -78,7 +81,7 @@ end
 
 local function start_with_survivors()
   local ids = {}
-  for k = 1, survivors do ids[k] = ARGV[4 + k] end
+  for k = 1, survivors do ids[k] = ARGV[6 + k] end
   for _, slot in pairs(many('HMGET', root .. ':replicas', ids)) do
     if slot then reach[tonumber(slot)] = 0 end
   end
@@ -93,6 +96,7 @@ local function walk()
     local r = call('HGET', segments_key, segment)
     if not r then return at, true end
     local size = common_run(segment, offset, at, min(limit - at, (head_of(r)) - offset))
+    if want_path then path[#path + 1], path[#path + 2], path[#path + 3] = segment, offset, size end
     if size < 1 or extend_runs(r, offset, size, at) == 0 then return at + max(size, 0), true end
     at, steps = at + size, steps + 1
   end
@@ -118,10 +122,9 @@ local function evidence(walked, complete)
     end
   end
   reply[3] = found
-  if complete then
-    for _, replica in ipairs(serving_of(root, scheme_of(partition), expired_at)) do reply[#reply + 1] = replica end
-  end
-  return reply
+  push_path(reply, totals_key, path, want_path)
+  if not complete then return reply end
+  return push_serving(reply, serving_of(root, scheme_of(partition), expired_at, silent_at))
 end
 
 if survivors > 0 then start_with_survivors() end

@@ -8,11 +8,12 @@ ARGV
   1 partition   escaped "<scheme>/<adapter>"
   2 key         block key, 8 bytes; "" matches nothing
   3 expired_at  ms; holdings of this time or older do not count
-  4 want_warm   1: a miss also brings the statistics of the serving replicas
+  4 silent_at   ms; replicas with statistics and no sign of life after it are silent; "" when nobody is
+  5 want_path   1: say where the block was found, for credits
+  6 want_warm   1: a miss also brings the statistics of the serving replicas
 REPLY
-  HIT, n, n * (replica, tokens, time ms, tier, stats or ""), serving replica, ...
-  MISS, warm, serving replica, stats or "", ...      pairs when warm is 1
-  MISS, warm, serving replica, ...                   ids only when warm is 0
+  HIT, n, n * (replica, tokens, time ms, tier, stats or ""), path, serving (lib/holders push_path, push_serving)
+  MISS, n, n * stats or "" of the serving replicas, serving (lib/holders push_serving)      n is 0 unless want_warm
 COST
   O(intervals of one segment + serving replicas).
 ]]
@@ -21,8 +22,10 @@ COST
 --- @include record
 --- @include counts
 --- @include holders
-local root = model_root(KEYS[1])
-local partition, key, expired_at, want_warm = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local totals_key = KEYS[1]
+local root = model_root(totals_key)
+local partition, key, expired_at = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local silent_at, want_path, want_warm = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6] == '1'
 
 local P = partition_keys(root, partition)
 
@@ -55,27 +58,28 @@ local function push_holders(reply, segment, offset, r)
   end
 end
 
+local path = {}
+
 local function holders()
   local reply = { 'HIT', 0 }
   local place = key ~= '' and call('HGET', P.blocks, key)
   if place then
-    local segment, offset = read('>I4I2', place)
-    local r = call('HGET', P.segments, sub(place, 1, 4))
-    if r and offset < (head_of(r)) then push_holders(reply, segment, offset, r) end
+    local segment, offset = sub(place, 1, 4), (read('>I2', place, 5))
+    local r = call('HGET', P.segments, segment)
+    if r and offset < (head_of(r)) then
+      path = { segment, offset, 1 }
+      push_holders(reply, read('>I4', place), offset, r)
+    end
   end
   return reply
 end
 
 local reply = holders()
-local serving = serving_of(root, scheme_of(partition), expired_at)
+local serving, silent = serving_of(root, scheme_of(partition), expired_at, silent_at)
 if reply[2] > 0 then
-  for _, replica in ipairs(serving) do reply[#reply + 1] = replica end
-  return reply
+  return push_serving(push_path(reply, totals_key, path, want_path), serving, silent)
 end
-local miss = { 'MISS', want_warm and 1 or 0 }
 local stats = want_warm and stats_of(root, serving) or {}
-for k = 1, #serving do
-  miss[#miss + 1] = serving[k]
-  if want_warm then miss[#miss + 1] = stats[k] or '' end
-end
-return miss
+local miss = { 'MISS', want_warm and #serving or 0 }
+for k = 1, miss[2] do miss[#miss + 1] = stats[k] or '' end
+return push_serving(miss, serving, silent)

@@ -109,18 +109,36 @@ local function map_blocks(segment, hashes)
   if #fields > 0 then call('HSET', P.blocks, unpack(fields)) end
 end
 
+-- A slot's entry in P:hits for the stretches that move: its depth counts the blocks that are left before it.
+local function squeeze_hits(value, stretches)
+  local began, credits, depth = read_hits(value)
+  local left = 0
+  for k = 1, #stretches, 2 do
+    left = left + max(0, min(depth, stretches[k + 1]) - stretches[k])
+  end
+  return write(HITS, began, left > 0 and credits or 0, left)
+end
+
 -- Write what the stretches of a segment hold as the segment `target`.
-local function move(r, hashes, counts, stretches, target)
+local function move(r, hashes, notes, stretches, target)
   local moved, oldest = squeeze_record(r, stretches)
   local kept, shifts = squeeze_hashes(hashes, stretches), shifts_of(stretches)
   call('HSET', P.segments, target, moved)
   call('HSET', P.hashes, target, kept)
   map_blocks(target, kept)
   for slot, time in pairs(oldest) do
+    local field, hits = counts_field(read('>I4', target), slot), nil
     call('ZADD', P.held .. slot, time, target)
-    call('HSET', P.counts, counts_field(read('>I4', target), slot),
-      squeeze_counts(counts[slot] or '', (head_of(r)), stretches, shifts))
+    call('HSET', P.counts, field, squeeze_counts(notes.counts[slot] or '', (head_of(r)), stretches, shifts))
+    if notes.has_hits then
+      hits = notes.hits[slot] and squeeze_hits(notes.hits[slot], stretches) or false
+      if hits then call('HSET', P.hits, field, hits) end
+    end
+    local to, tail_time = tail_of(moved, slot)
+    settle_stretch(M, partition, kept, notes.names[slot] or '', slot, nil, to, tail_time, hits)
   end
+  if notes.has_tails then settle_tail(M, partition, kept, 0, moved) end
+  if notes.has_hits then hot = hot + settle_hot(P, target, moved) end
   return oldest, moved
 end
 
@@ -129,6 +147,7 @@ local function forget_slots(segment, slots, kept)
     if not kept[slot] then
       call('ZREM', P.held .. slot, segment)
       call('HDEL', P.counts, counts_field(read('>I4', segment), slot))
+      call('HDEL', P.hits, counts_field(read('>I4', segment), slot))
     end
   end
 end
@@ -149,6 +168,18 @@ local function drop_segment(segment, length, hashes)
   call('HDEL', P.hashes, segment)
 end
 
+-- What is said of each slot outside the record: token counts, credits, and its replica's name, retired or not.
+local function notes_of(segment, r)
+  local slots, notes = slots_in(r), { counts = {}, names = {}, hits = {} }
+  notes.has_hits, notes.has_tails = call('EXISTS', P.hits) == 1, call('EXISTS', M.tails) == 1
+  for _, slot in ipairs(slots) do
+    notes.counts[slot] = call('HGET', P.counts, counts_field(read('>I4', segment), slot)) or nil
+    notes.names[slot] = call('HGET', M.slots, slot) or call('HGET', M.retired, slot) or nil
+  end
+  if notes.has_hits then notes.hits = hits_of_slots(P, segment, slots) end
+  return notes, slots
+end
+
 -- A number of its own for a new segment, stored at once.
 local function next_segment()
   local T = read_totals(M)
@@ -156,7 +187,7 @@ local function next_segment()
   return T.segment + 1
 end
 
-local again = {}
+local again, hot = {}, 0
 
 local function note(segment, r)
   if r and needs_rebuild(r) then again[#again + 1] = segment end
@@ -173,22 +204,20 @@ end
 
 local function rebuild(segment, r, hashes)
   local length = head_of(r)
-  local slots, counts = slots_in(r), {}
-  for _, slot in ipairs(slots) do
-    counts[slot] = call('HGET', P.counts, counts_field(read('>I4', segment), slot)) or nil
-  end
+  local notes, slots = notes_of(segment, r)
   local stretches = held_stretches(r)
+  if notes.has_tails then settle_tail(M, partition, hashes, length, nil) end
   if #stretches == 0 then return drop_segment(segment, length, hashes) end
   unmap_gaps(hashes, stretches, length)
   local split = interval_count(r) > MAX_INTERVALS and interval_count(r) > 2 * #slots
   local middle = split and floor((stretches[1] + stretches[#stretches]) / 2) or MAX_SEGMENT_BLOCKS
-  local kept, left = move(r, hashes, counts, clip(stretches, 0, middle), segment)
+  local kept, left = move(r, hashes, notes, clip(stretches, 0, middle), segment)
   forget_slots(segment, slots, kept)
   note(segment, left)
   local rest = clip(stretches, middle, MAX_SEGMENT_BLOCKS)
   if #rest > 0 then
     local target = write('>I4', next_segment())
-    local _, right = move(r, hashes, counts, rest, target)
+    local _, right = move(r, hashes, notes, rest, target)
     note(target, right)
   end
 end
@@ -205,6 +234,7 @@ for p = 1, #wanted, 4 do
   end
   seen = seen + 1
 end
+if hot ~= 0 then call('HINCRBY', M.totals, 'hot', hot) end
 local reply = { 'OK', seen, #again }
 for _, segment in ipairs(again) do reply[#reply + 1] = segment end
 return reply

@@ -8,17 +8,18 @@
 
 -- Returns the holdings freed and whether more are left.
 local function free_slot(M, T, slot, budget)
+  local replica = call('HGET', M.retired, slot)
   local holdings_key = slot_key(M.root, slot)
   local partitions = call('HKEYS', holdings_key)
   local freed = 0
   for _, partition in ipairs(partitions) do
-    local removal = open_removal(M, partition, slot, budget)
+    local removal = open_removal(M, partition, slot, replica, budget, true)
     local more = drop_oldest(removal, NO_FENCE)
     freed = freed + removal.holdings
-    add_to_totals(M, T, partition, -removal.prefixes, -removal.holdings)
+    settle_removal(M, T, removal)
     if more then return freed, true end
     call('HDEL', holdings_key, partition)
   end
-  call('SREM', M.retired, slot)
+  call('HDEL', M.retired, slot)
   return freed, false
 end

@@ -22,8 +22,37 @@ local function stats_of(root, replicas)
   return many('HMGET', root .. ':stats', replicas)
 end
 
--- Replicas that serve a scope and reported there after `expired_at`.
-local function serving_of(root, scheme, expired_at)
+-- Replicas that serve a scope and reported there after `expired_at`; and those of them that have statistics but
+-- gave no sign of life after `silent_at` (nil: nobody is silent). A report is a sign of life too.
+local function serving_of(root, scheme, expired_at, silent_at)
   local serving = scope_keys(root, scheme)
-  return call('ZRANGEBYSCORE', serving, '(' .. expired_at, '+inf')
+  if not silent_at then return call('ZRANGEBYSCORE', serving, '(' .. expired_at, '+inf'), {} end
+  local scored = call('ZRANGEBYSCORE', serving, '(' .. expired_at, '+inf', 'WITHSCORES')
+  local ids, silent = {}, {}
+  for k = 1, #scored, 2 do ids[#ids + 1] = scored[k] end
+  local rows = stats_of(root, ids)
+  for k = 1, #ids do
+    local alive_ms = rows[k] and (read('>I8', rows[k]))
+    if alive_ms and max(alive_ms, tonumber(scored[2 * k])) <= silent_at then silent[#silent + 1] = ids[k] end
+  end
+  return ids, silent
+end
+
+-- Append the serving replicas to a reply: how many of them are silent, the silent ones, then all of them.
+local function push_serving(reply, serving, silent)
+  reply[#reply + 1] = #silent
+  for _, replica in ipairs(silent) do reply[#reply + 1] = replica end
+  for _, replica in ipairs(serving) do reply[#reply + 1] = replica end
+  return reply
+end
+
+-- Append where a lookup found its blocks, for whoever credits them: n, the model's version (0 when nobody asked), then
+-- n * (segment, offset, blocks).
+local function push_path(reply, totals_key, path, wanted)
+  reply[#reply + 1] = wanted and #path / 3 or 0
+  reply[#reply + 1] = wanted and tonumber(call('HGET', totals_key, 'version')) or 0
+  if wanted then
+    for _, value in ipairs(path) do reply[#reply + 1] = value end
+  end
+  return reply
 end

@@ -17,6 +17,9 @@ local function model_keys(totals_key)
     partitions = root .. ':partitions',
     oldest = root .. ':oldest',
     retired = root .. ':retired',
+    order = root .. ':order',
+    credited = root .. ':credited',
+    tails = root .. ':tails',
   }
 end
 
@@ -27,6 +30,7 @@ local function partition_keys(root, partition)
     segments = p .. ':segments',
     hashes = p .. ':hashes',
     counts = p .. ':counts',
+    hits = p .. ':hits',
     held = p .. ':held:',
   }
 end

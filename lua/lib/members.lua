@@ -51,11 +51,15 @@ local function count_scope(M, scheme, slot, replica, delta)
   end
 end
 
--- Book a removal of a replica's holdings everywhere but in the segments themselves.
-local function settle_removal(M, T, partition, slot, replica, prefixes, holdings)
-  add_to_totals(M, T, partition, -prefixes, -holdings)
-  settle_oldest(M, partition, slot)
-  if holdings == 0 then return end
-  add_holdings(M, partition, slot, -holdings)
-  count_scope(M, scheme_of(partition), slot, replica, -holdings)
+-- Book a removal everywhere but in the segments themselves. A retired slot serves nothing and is due for nothing any more.
+local function settle_removal(M, T, removal)
+  local partition, slot = removal.partition, removal.slot
+  add_to_totals(M, T, partition, -removal.prefixes, -removal.holdings)
+  T.hot = T.hot + removal.hot
+  if not removal.retired then settle_oldest(M, partition, slot) end
+  if removal.holdings == 0 then return end
+  add_holdings(M, partition, slot, -removal.holdings)
+  if not removal.retired then
+    count_scope(M, scheme_of(partition), slot, removal.replica, -removal.holdings)
+  end
 end

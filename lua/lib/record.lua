@@ -95,9 +95,8 @@ local function cover(r, slot, fresh)
   return splice(r, first, last, encode_pieces(slot, pieces)), had, oldest_piece(pieces)
 end
 
--- Take stretches (flat from, to, fence; ordered, apart) from a slot where its time is at or before the fence. Returns the
--- record, the removed stretches (flat from, to), their length, and the slot's oldest remaining time (nil: it holds
--- nothing here any more). One pass, however many stretches.
+-- Take stretches (flat from, to, fence; ordered, apart) from a slot where its time is at or before the fence. Returns
+-- the record, the removed stretches (flat from, to) and their length. One pass, however many stretches.
 local function uncover(r, slot, cuts)
   local first, last = slot_range(r, slot)
   local pieces, gone, removed, j, n = {}, {}, 0, 1, #cuts
@@ -116,8 +115,8 @@ local function uncover(r, slot, cuts)
     end
     if a < b then push_piece(pieces, a, b, t, g) end
   end
-  if removed == 0 then return r, gone, 0, oldest_piece(pieces) end
-  return splice(r, first, last, encode_pieces(slot, pieces)), gone, removed, oldest_piece(pieces)
+  if removed == 0 then return r, gone, 0 end
+  return splice(r, first, last, encode_pieces(slot, pieces)), gone, removed
 end
 
 -- How many blocks of the ranges (flat from, to; ordered, apart) nobody holds.

@@ -2,6 +2,7 @@
 --- @include keys
 --- @include record
 --- @include counts
+--- @include order
 -- Taking a slot's holdings out of the segments of one partition.
 
 local MAX_SEGMENTS = 64 -- segments that one call empties, oldest first, before it leaves the rest to the next
@@ -12,11 +13,14 @@ local function open_budget()
   return { segments = MAX_SEGMENTS, unmapped = MAX_UNMAPPED, rebuild = {} }
 end
 
-local function open_removal(M, partition, slot, budget)
+-- Taking from one slot in one partition: `replica` is its name, `retired` whether it is a slot that is being freed.
+local function open_removal(M, partition, slot, replica, budget, retired)
+  local P = partition_keys(M.root, partition)
   return {
-    P = partition_keys(M.root, partition), partition = partition, slot = slot, budget = budget,
-    records = {}, oldest = {}, changed = {},
-    holdings = 0, prefixes = 0,
+    M = M, P = P, partition = partition, slot = slot, replica = replica, retired = retired, budget = budget,
+    has_hits = call('EXISTS', P.hits) == 1, has_tails = call('EXISTS', M.tails) == 1,
+    records = {}, before = {}, changed = {},
+    holdings = 0, prefixes = 0, hot = 0,
   }
 end
 
@@ -35,13 +39,13 @@ end
 
 local function take(removal, segment, cuts)
   local r = removal.records[segment]
-  local changed, gone, removed, oldest = uncover(r, removal.slot, cuts)
+  local changed, gone, removed = uncover(r, removal.slot, cuts)
   if removed == 0 then return end
   local freed = uncovered(changed, gone)
   local length, held = head_of(r)
+  removal.before[segment] = { length = length, to = tail_of(r, removal.slot) }
   removal.records[segment] = with_head(changed, length, held - freed)
   removal.changed[#removal.changed + 1] = segment
-  removal.oldest[segment] = oldest or false
   removal.holdings, removal.prefixes = removal.holdings + removed, removal.prefixes + freed
 end
 
@@ -52,11 +56,10 @@ local function unmap(P, hashes, from, to)
 end
 
 -- Cut the tail that nobody holds off a segment; one that nobody holds at all is deleted.
-local function cut_tail(P, segment, r)
+local function cut_tail(P, segment, r, hashes)
   local length, held = head_of(r)
   local reach = reach_of(r)
   if reach == length then return r, 0 end
-  local hashes = call('HGET', P.hashes, segment) or ''
   unmap(P, hashes, reach, length)
   if reach == 0 then
     call('HDEL', P.segments, segment)
@@ -67,21 +70,37 @@ local function cut_tail(P, segment, r)
   return with_head(r, reach, held), length - reach
 end
 
-local function close_segment(removal, segment)
-  local P, slot, r, budget = removal.P, removal.slot, removal.records[segment], removal.budget
-  local oldest = removal.oldest[segment]
-  if oldest then
+-- What a segment says of the slot outside its record: its oldest time there, token counts, credits and place in the order.
+local function close_stretch(removal, segment, r, hashes)
+  local P, slot = removal.P, removal.slot
+  local field = segment .. write('>I4', slot)
+  local hits = nil
+  if removal.has_hits then hits = call('HGET', P.hits, field) end
+  local to, time, oldest = tail_of(r, slot)
+  settle_stretch(removal.M, removal.partition, hashes, removal.replica, slot, removal.before[segment].to, to, time, hits)
+  if to then
     call('ZADD', P.held .. slot, oldest, segment)
   else
     call('ZREM', P.held .. slot, segment)
-    call('HDEL', P.counts, counts_field(read('>I4', segment), slot))
+    call('HDEL', P.counts, field)
+    if hits then call('HDEL', P.hits, field) end
   end
+end
+
+local function close_segment(removal, segment)
+  local P, budget, r = removal.P, removal.budget, removal.records[segment]
+  local hashes = call('HGET', P.hashes, segment) or ''
+  close_stretch(removal, segment, r, hashes)
   if budget.unmapped > 0 then
     local cut
-    r, cut = cut_tail(P, segment, r)
+    r, cut = cut_tail(P, segment, r, hashes)
     budget.unmapped = budget.unmapped - cut
     removal.records[segment] = r
   end
+  if removal.has_tails then
+    settle_tail(removal.M, removal.partition, hashes, removal.before[segment].length, r)
+  end
+  if removal.has_hits then removal.hot = removal.hot + settle_hot(P, segment, r) end
   if not r then return end
   call('HSET', P.segments, segment, r)
   if needs_rebuild(r) then

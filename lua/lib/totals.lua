@@ -23,7 +23,7 @@ local function recover_counters(M, T)
 end
 
 local function read_totals(M)
-  local v = call('HMGET', M.totals, 'version', 'slot', 'segment', 'newest', 'prefixes', 'holdings', 'stats_due')
+  local v = call('HMGET', M.totals, 'version', 'slot', 'segment', 'newest', 'prefixes', 'holdings', 'stats_due', 'hot')
   local T = {
     version = tonumber(v[1]) or 0,
     slot = tonumber(v[2]) or 0,
@@ -33,6 +33,8 @@ local function read_totals(M)
     holdings = tonumber(v[6]) or 0,
     stats_due = tonumber(v[7]),
     had_due = v[7],
+    hot = tonumber(v[8]) or 0,
+    had_hot = v[8],
     parts = {},
   }
   if not v[2] then recover_counters(M, T) end
@@ -58,7 +60,7 @@ end
 local function drop_partition(M, partition)
   local P = partition_keys(M.root, partition)
   if call('HLEN', P.blocks) > 1 then return end
-  call('DEL', P.blocks, P.segments, P.hashes, P.counts)
+  call('DEL', P.blocks, P.segments, P.hashes, P.counts, P.hits)
   call('SREM', M.partitions, partition)
 end
 
@@ -83,7 +85,7 @@ end
 -- Of a model without holdings, statistics and unfinished clears only the version stays for a minute, so that a
 -- late word about it in the catalog is known to be late.
 local function bury(M, T)
-  call('DEL', M.totals)
+  call('DEL', M.totals, M.tails)
   call('HSET', M.totals, 'version', number(T.version))
   call('PEXPIRE', M.totals, TOMBSTONE_MS)
 end
@@ -99,14 +101,27 @@ local function write_totals(M, T, now_us)
   }
   part_fields(M, T, fields)
   if T.holdings <= 0 and T.rows == 0 and not T.retired then return bury(M, T) end
-  local n = #fields
-  if T.stats_due then fields[n + 1], fields[n + 2] = 'stats_due', number(T.stats_due) end
+  if T.stats_due then
+    fields[#fields + 1] = 'stats_due'
+    fields[#fields + 1] = number(T.stats_due)
+  end
+  if T.hot > 0 then
+    fields[#fields + 1] = 'hot'
+    fields[#fields + 1] = number(T.hot)
+  end
   call('HSET', M.totals, unpack(fields))
   if T.had_due and not T.stats_due then call('HDEL', M.totals, 'stats_due') end
+  if T.had_hot and T.hot <= 0 then call('HDEL', M.totals, 'hot') end
 end
 
--- The model's state as every writing script reports it, appended to its reply:
--- version, prefixes, holdings, statistics rows, newest report, earliest time that may expire (0: unfinished work).
+local function first_score(key)
+  local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if first[2] and first[1] ~= '' then return tonumber(first[2]) end
+end
+
+-- The model's state as every writing script reports it, appended to its reply: version, prefixes, holdings, statistics
+-- rows, newest report, earliest time that may expire (0: unfinished work), then the scores of what gives way first to a full
+-- index and to a quota (lib/order.lua; -1: nothing, or no such index).
 local function push_state(reply, M, T)
   if not T.rows then look_at_rest(M, T) end
   local due = T.stats_due
@@ -116,5 +131,7 @@ local function push_state(reply, M, T)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = T.version, T.prefixes, T.holdings
   reply[n + 4], reply[n + 5], reply[n + 6] = T.rows, T.newest, due or 0
+  reply[n + 7] = first_score(M.order) or first_score(M.credited) or -1
+  reply[n + 8] = first_score(M.tails) or -1
   return reply
 end

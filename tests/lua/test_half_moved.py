@@ -39,6 +39,10 @@ COMMANDS = (
     "free",
     "expire",
     "rebuild",
+    "trim to a cap",
+    "trim to a quota",
+    "credit",
+    "renew",
 )
 Write = Callable[[], Awaitable[Any]]
 
@@ -51,7 +55,7 @@ class Scene:
         self.store = RedisStore(connection, key_prefix=prefix)
         self.keys = Keys(prefix)
         self.now = self.store.now_ms()
-        self.retired = 0
+        self.place = b""
         self.hollow = b""
 
     async def run(self, name: str, *args: bytes | int | str) -> Any:
@@ -68,7 +72,9 @@ class Scene:
         await self.store.ingest(MODEL, "b", [chain(series("hollow", 9))], reported_ms=self.now, ttl_ms=TTL)
         row = ReplicaStats(hit_rate=0.5, reported_ms=self.now, alive_ms=self.now)
         await self.store.ingest(MODEL, "a", [], reported_ms=self.now, ttl_ms=TTL, stats=row)
-        self.retired = read_clear(await self.run("clear", "gone", "", 0)).retired or 0
+        found = await self.store.lookup_chain(MODEL, BASE, PROMPT, expired_at_ms=0, want_path=True)
+        self.place = found.path.places[0][0] if found.path else b""
+        read_clear(await self.run("clear", "gone", "", 0))
         evicted = await self.run("evict", "b", "*", blocks(series("hollow", 9), 0, 8), pack_fences([(0, None)]), "", 0)
         self.hollow = read_evict(evicted).rebuild[0][1]
 
@@ -87,14 +93,18 @@ class Scene:
             "evict": lambda: store.evict(MODEL, "a", gone(blocks(PROMPT, 30, 40))),
             "clear": lambda: store.clear(MODEL, "a", fence_ms=None),
             "clear fenced": lambda: store.clear(MODEL, "a", fence_ms=OLD_MS),
-            "free": lambda: self.run("free", self.retired, 0),
+            "free": lambda: self.run("free", 0),
             "expire": lambda: self.run("expire", now - TTL, "0", 0),
             "rebuild": lambda: self.run("rebuild", name, self.hollow),
+            "trim to a cap": lambda: self.run("trim", "cap", 3, "", 0, 0, 0),
+            "trim to a quota": lambda: self.run("trim", "quota", 3, "", 0, 0, 0),
+            "credit": lambda: self.run("credit", name, 2, 1, self.place, 5, 2**53, 1, "a"),
+            "renew": lambda: self.run("renew", 10 * TTL, "0"),
         }
 
     async def tidy(self) -> None:
         """Finish what the scene left undone on purpose, so that the layout is at rest."""
-        await self.run("free", self.retired, 0)
+        await self.run("free", 0)
         await self.run("rebuild", self.keys.partition(BASE), self.hollow)
         await self.store.ingest(MODEL, "a", [chain(series("last", 1))], reported_ms=self.now, ttl_ms=TTL)
 

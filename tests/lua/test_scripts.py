@@ -14,8 +14,18 @@ from inference_cache.store.replies import STATUS_WORDS
 from inference_cache.store.scripts import directory, load, names, parse_contract
 from tests.support.servers import Server
 
-READ_ONLY = {"lookup_chain", "lookup_exact", "state", "catalog_presence", "catalog_list", "policy_get"}
-REMOVING = {"evict", "clear", "free", "expire", "rebuild", "catalog_put", "policy_put"}
+READ_ONLY = {
+    "lookup_chain",
+    "lookup_exact",
+    "state",
+    "catalog_presence",
+    "catalog_list",
+    "catalog_victim",
+    "policy_get",
+}
+REMOVING = {
+    *("evict", "clear", "free", "expire", "rebuild", "trim", "credit", "renew", "lease", "catalog_put", "policy_put"),
+}
 """What must run on a full Redis: it removes, or may be the policy that makes room."""
 EMPTY_BLOCK = "--[[\nKEYS\n  1 totals   key\n]]"
 
@@ -65,7 +75,7 @@ def test_every_status_word_is_known_to_the_table_of_replies() -> None:
     text = "".join(path.read_text() for path in directory().rglob("*.lua"))
     words = set(re.findall(r"'([A-Z][A-Z]+)'", text))
     commands = set(re.findall(r"call\('([A-Z]+)'", text)) | set(re.findall(r"many\('([A-Z]+)'", text))
-    options = {"GT", "LIMIT", "WITHSCORES", "COUNT"}
+    options = {"GT", "LIMIT", "WITHSCORES", "COUNT", "PX", "NX"}
     assert words - commands - options == {word.decode() for word in STATUS_WORDS}
 
 

@@ -31,6 +31,14 @@ class Expected:
     """(scheme, slot) -> newest time."""
     prefixes: dict[bytes, int] = field(default_factory=lambda: defaultdict(int))
     """partition -> blocks held by anybody."""
+    order: dict[bytes, float] = field(default_factory=dict)
+    """member -> score of every stretch, credited or not."""
+    tails: dict[bytes, float] = field(default_factory=lambda: {b"": float("inf")})
+    """member -> freshest report of every segment's last block."""
+    hot: int = 0
+    credited: set[bytes] = field(default_factory=set)
+    names: dict[bytes, bytes] = field(default_factory=dict)
+    """slot -> replica, retired or not."""
 
 
 def dump(nodes: Iterable[redis.Redis], prefix: str) -> dict[bytes, Any]:
@@ -48,6 +56,8 @@ def dump(nodes: Iterable[redis.Redis], prefix: str) -> dict[bytes, Any]:
                 content[key] = dict(scored)
             elif kind == b"set":
                 content[key] = node.smembers(key)
+            elif kind == b"string":
+                content[key] = node.get(key)
             else:
                 raise AssertionError(f"{key!r} is a {kind!r}")
     return content
@@ -68,25 +78,29 @@ def check_layout(nodes: Iterable[redis.Redis], prefix: str) -> None:
     for root, keys in models.items():
         _check_model(root, keys)
         _check_catalog(root, keys, content, catalog_root)
+    _check_catalog_sums(content, catalog_root)
 
 
 def _check_model(root: bytes, keys: dict[bytes, Any]) -> None:
     expected, used = Expected(), {b"totals"}
     slots, replicas = keys.get(b"slots", {}), keys.get(b"replicas", {})
-    retired = keys.get(b"retired", set())
+    retired = set(keys.get(b"retired", {}))
+    expected.names = {**slots, **keys.get(b"retired", {})}
     assert {v: k for k, v in slots.items()} == replicas, f"{root!r}: replicas and slots disagree"
     for partition in keys.get(b"partitions", set()):
         _check_partition(root, keys, partition, expected)
     assert set(expected.holdings) <= set(slots) | retired, f"{root!r}: holdings of unknown slots"
     assert set(slots) <= set(expected.holdings), f"{root!r}: a slot without holdings is remembered"
     _check_sums(root, keys, expected, retired)
+    _check_order(root, keys, expected)
     for partition in keys.get(b"partitions", set()):
-        for name in (b"blocks", b"segments", b"hashes", b"counts"):
+        for name in (b"blocks", b"segments", b"hashes", b"counts", b"hits"):
             used.add(b"P:" + partition + b":" + name)
         used |= {b"P:" + partition + b":held:" + slot for slot in expected.holdings}
         scheme = partition.split(b"/")[0]
         used |= {b"S:" + scheme + b":serving", b"S:" + scheme + b":count"}
     used |= {b"slot:" + slot for slot in expected.holdings} | {b"replicas", b"slots", b"partitions", b"oldest"}
+    used |= {b"order", b"credited", b"tails"}
     unknown = set(keys) - used - {b"stats", b"retired"}
     assert not unknown, f"{root!r}: keys left behind: {unknown}"
 
@@ -112,10 +126,14 @@ def _check_partition(root: bytes, keys: dict[bytes, Any], partition: bytes, expe
             mapped[key] = segment + struct.pack(">H", offset)
         union = _check_record(root, record, length, segment, partition, expected)
         wanted_counts |= {segment + record[at : at + 4] for at in range(4, len(record), 15)}
+        _expect_order(record, length, hashes[segment], segment, partition, keys, expected)
         assert len(union) == held, f"{root!r}: {segment!r} says {held} held, {len(union)} are"
         assert max(union) + 1 == length, f"{root!r}: nobody holds the tail of {segment!r}"
         assert length <= 2 * held, f"{root!r}: {segment!r} is mostly held by nobody"
         expected.prefixes[partition] += held
+    hits = set(keys.get(b"P:" + partition + b":hits", {})) - {GUARD, b"threshold"}
+    assert {name for name in hits if len(name) == 8} <= wanted_counts, f"{root!r} {partition!r}: credits of nothing"
+    assert {name for name in hits if len(name) == 4} <= set(segments), f"{root!r} {partition!r}: hot blocks of nothing"
     assert blocks == mapped, f"{root!r} {partition!r}: blocks and segments disagree"
     assert set(counts) == wanted_counts, f"{root!r} {partition!r}: counts of nothing, or none of something"
 
@@ -189,3 +207,57 @@ def _check_catalog(root: bytes, keys: dict[bytes, Any], content: dict[bytes, Any
     version, prefixes, stored = struct.unpack_from(">QQQ", entry)
     assert (prefixes, stored) == (int(totals.get(b"prefixes", 0)), holdings), f"{root!r}: catalog totals disagree"
     assert version == int(totals[b"version"]), f"{root!r}: the catalog has an older version"
+
+
+def _expect_order(
+    record: bytes,
+    length: int,
+    hashes: bytes,
+    segment: bytes,
+    partition: bytes,
+    keys: dict[bytes, Any],
+    expected: Expected,
+) -> None:
+    """Note what the order of giving way must say of one segment."""
+    intervals = [struct.unpack(">IHH6sB", record[at : at + 15]) for at in range(4, len(record), 15)]
+    hits = keys.get(b"P:" + partition + b":hits", {})
+    threshold = int(hits.get(b"threshold", 2))
+    hot: set[int] = set()
+    for slot in {slot for slot, *_ in intervals}:
+        own = [(start, stop, int.from_bytes(time, "big")) for it, start, stop, time, _ in intervals if it == slot]
+        tail, time = own[-1][1], own[-1][2]
+        name = expected.names[str(slot).encode()]
+        member = partition + b"\0" + hashes[tail * 8 - 8 : tail * 8] + name + struct.pack(">I", slot)
+        _, hit_count, depth = struct.unpack(">QIH", hits.get(segment + struct.pack(">I", slot), bytes(14)))
+        expected.order[member] = time
+        if hit_count and depth >= tail:
+            expected.credited.add(member)
+            expected.order[member] = min(hit_count, 2047) * 2**41 + time
+        if hit_count >= threshold:
+            hot |= {at for start, stop, _ in own for at in range(start, min(stop, depth))}
+    freshest = max(int.from_bytes(time, "big") for _, _, stop, time, _ in intervals if stop == length)
+    expected.tails[partition + b"\0" + hashes[-8:]] = freshest
+    assert int(hits.get(segment, 0)) == len(hot), f"{segment!r}: hot blocks disagree"
+    expected.hot += len(hot)
+
+
+def _check_order(root: bytes, keys: dict[bytes, Any], expected: Expected) -> None:
+    order, credited = keys.get(b"order", {}), keys.get(b"credited", {})
+    assert set(credited) == expected.credited, f"{root!r}: credited stretches disagree"
+    assert not set(order) & set(credited), f"{root!r}: a stretch stands in both orders"
+    assert {**order, **credited} == expected.order, f"{root!r}: the order of giving way disagrees"
+    if keys[b"totals"].get(b"tails") == b"done":
+        assert keys.get(b"tails") == expected.tails, f"{root!r}: the segments' tails disagree"
+    assert int(keys[b"totals"].get(b"hot", 0)) == expected.hot, f"{root!r}: hot prefixes disagree"
+
+
+def _check_catalog_sums(content: dict[bytes, Any], catalog: bytes) -> None:
+    prefixes: dict[bytes, int] = defaultdict(int)
+    holdings = 0
+    for tag, entry in content.get(catalog + b":models", {}).items():
+        _, its_prefixes, its_holdings = struct.unpack_from(">QQQ", entry)
+        prefixes[tag.split(b"/")[0]] += its_prefixes
+        holdings += its_holdings
+    assert int(content.get(catalog + b":holdings", 0)) == holdings, "the sum of holdings disagrees"
+    stored = {tenant: int(count) for tenant, count in content.get(catalog + b":prefixes", {}).items()}
+    assert stored == {tenant: count for tenant, count in prefixes.items() if count}, "sums of prefixes disagree"

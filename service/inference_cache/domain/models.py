@@ -131,6 +131,34 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Path:
+    """Where a lookup found its blocks: the store's own words, to be handed back to it with credits.
+
+    Attributes:
+        model: whose index.
+        partition: which part of it.
+        places: what was walked, in order: ``(place, offset, blocks)``.
+        version: the state of the model that was seen; what came to be held later is not what was hit.
+    """
+
+    model: ModelKey
+    partition: Partition
+    places: tuple[tuple[bytes, int, int], ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Hits of one replica's stretch of blocks at one place (LFU): how often, and how deep they reached."""
+
+    place: bytes
+    replica_id: str
+    depth: int
+    version: int
+    hits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class ChainEvidence:
     """What the store knows about a requested chain.
 
@@ -138,10 +166,14 @@ class ChainEvidence:
         runs: replicas with at least one leading block, ordered by replica id (as bytes).
         serving: ids of all replicas that serve the scope (tenant, model, scheme) unexpired,
             whatever the adapter, ordered as bytes.
+        silent: those of them that are silent, when the caller asked: with statistics, but no sign of life.
+        path: where the blocks were found, when the caller asked.
     """
 
     runs: tuple[Run, ...] = ()
     serving: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    path: Path | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +181,14 @@ class ExactEvidence:
     """What the store knows about one exactly requested block.
 
     ``warm`` is filled only when there is no holder and the caller asked for it: the statistics of the
-    serving replicas that have any, ordered like ``serving``.
+    serving replicas that have any, ordered like ``serving``. ``silent`` and ``path`` are those of a chain's evidence.
     """
 
     holders: tuple[Holder, ...] = ()
     serving: tuple[str, ...] = ()
     warm: tuple[tuple[str, ReplicaStats], ...] = ()
+    silent: tuple[str, ...] = ()
+    path: Path | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +202,43 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """Statistics rows of one model, ordered by replica id (as bytes), and its distinct prefixes."""
+    """Statistics rows of one model, ordered by replica id (as bytes), its distinct prefixes, and how many are hot."""
 
     replicas: tuple[tuple[str, ReplicaStats], ...] = ()
     total_prefixes: int = 0
+    hot_prefixes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What a report changed: holdings and distinct prefixes that are new."""
+    """What a report changed: holdings and distinct prefixes that are new.
+
+    ``index_holdings`` and ``tenant_prefixes`` are the sums over the whole index and over the tenant after it, by which
+    the cap and the tenant's quota are judged.
+    """
 
     holdings: int = 0
     prefixes: int = 0
+    index_holdings: int = field(default=0, compare=False)
+    tenant_prefixes: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a tenant's reports count, and whether what is hit often stays longer (LFU)."""
+
+    ttl_ms: int
+    lfu: bool = False
+
+
+@dataclass(slots=True)
+class Trimmed:
+    """What making room removed by tenant: holdings for the cap, distinct prefixes for a quota; what had expired."""
+
+    removed: dict[str, int] = field(default_factory=dict)
+    expired: dict[str, int] = field(default_factory=dict)
+    failed: int = 0
+    """Models whose turn it was but whose node did not answer."""
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from inference_cache.domain.models import (
     Batch,
     CacheState,
     ChainEvidence,
+    Credit,
     ExactEvidence,
     Expired,
     Ingested,
@@ -36,6 +37,8 @@ from inference_cache.domain.models import (
     Presence,
     Removal,
     ReplicaStats,
+    Retention,
+    Trimmed,
 )
 
 
@@ -47,7 +50,14 @@ class Store(Protocol):
         ...
 
     async def lookup_chain(
-        self, model: ModelKey, partition: Partition, keys: bytes, *, expired_at_ms: int
+        self,
+        model: ModelKey,
+        partition: Partition,
+        keys: bytes,
+        *,
+        expired_at_ms: int,
+        silent_at_ms: int | None = None,
+        want_path: bool = False,
     ) -> ChainEvidence:
         """Find who holds the leading run of a chain.
 
@@ -59,6 +69,9 @@ class Store(Protocol):
             partition: scheme and adapter of the request.
             keys: the chain's block keys, concatenated; may be empty.
             expired_at_ms: holdings of this time or older do not count.
+            silent_at_ms: replicas with a statistics row that neither lived nor reported in the scope after this time
+                are named as silent; ``None`` = nobody is.
+            want_path: whether the evidence shall say where the blocks are, for :meth:`credit`.
 
         Raises:
             WalkTooLong: the chain needs more work than a lookup may do.
@@ -66,11 +79,28 @@ class Store(Protocol):
         ...
 
     async def lookup_exact(
-        self, model: ModelKey, partition: Partition, key: bytes, *, expired_at_ms: int, want_warm: bool
+        self,
+        model: ModelKey,
+        partition: Partition,
+        key: bytes,
+        *,
+        expired_at_ms: int,
+        want_warm: bool,
+        silent_at_ms: int | None = None,
+        want_path: bool = False,
     ) -> ExactEvidence:
         """Find who holds one block; ``b""`` matches nothing.
 
         With ``want_warm``, a miss also brings the statistics of the serving replicas.
+        """
+        ...
+
+    async def credit(self, model: ModelKey, partition: Partition, hits: Sequence[Credit], *, hot_threshold: int) -> int:
+        """Count hits, for the order in which holdings give way under LFU; return how many found their stretch.
+
+        A stretch (what one replica holds at one place) keeps one count and the deepest block that was hit; blocks
+        beyond it count as never hit. Hits of what was removed since are dropped. Blocks within the depth of a holder
+        with ``hot_threshold`` hits or more are the model's hot prefixes.
         """
         ...
 
@@ -82,13 +112,14 @@ class Store(Protocol):
         *,
         reported_ms: int,
         ttl_ms: int,
+        lfu: bool = False,
         stats: ReplicaStats | None = None,
     ) -> Ingested:
         """Store what one update of a replica reports.
 
         Batches apply in order. ``reported_ms`` is the holdings' time, already on the tenant's grid;
         ``stats`` replaces the replica's row and carries its own times. ``ttl_ms`` is the tenant's TTL, by which
-        the backstop expiry of keys is set.
+        the backstop expiry of keys is set; ``lfu`` says whether it counts hits.
         """
         ...
 
@@ -116,8 +147,35 @@ class Store(Protocol):
         """Tell what is present at all; ``expired_at`` maps a tenant id to its ``expired_at_ms``."""
         ...
 
-    async def expire(self, expired_at: Callable[[str], int]) -> Expired:
-        """Sweep once: remove expired holdings everywhere, and statistics rows whose ``alive_ms`` is expired."""
+    async def expire(
+        self, expired_at: Callable[[str], int], retention: Callable[[str], Retention] | None = None
+    ) -> Expired:
+        """Sweep once: remove expired holdings everywhere, and statistics rows whose ``alive_ms`` is expired.
+
+        With ``retention``, what follows from a tenant's changed policy is put in order too.
+        """
+        ...
+
+    async def trim_tenant(self, tenant_id: str, max_prefixes: int, expired_at_ms: int, *, lfu: bool = False) -> Trimmed:
+        """Remove distinct prefixes of a tenant, with all their holders, until it has ``max_prefixes``.
+
+        What has expired goes first, then by the freshest report of a prefix, oldest first, then by model, scheme,
+        adapter and block key; a run goes from its tail.
+        """
+        ...
+
+    async def trim_index(
+        self, max_holdings: int, expired_at: Callable[[str], int], lfu: Callable[[str], bool]
+    ) -> Trimmed:
+        """Remove holdings, of any tenant, until there are ``max_holdings``.
+
+        What has expired goes first, then by hits (none in tenants that do not count them), then by report, oldest
+        first, then by tenant, model, scheme, adapter, block key and replica; a replica's run goes from its tail.
+        """
+        ...
+
+    async def lease(self, owner: str, ttl_ms: int) -> int | None:
+        """Take or keep the sweeper's lease; return its token, or ``None`` while another owner has it."""
         ...
 
     async def ping(self) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from inference_cache.domain.models import ModelKey, Presence
+from inference_cache.domain.models import ModelKey, Presence, Retention
+from inference_cache.domain.policy import DEFAULT_TTL_MS
 from inference_cache.store import packing, replies
 from inference_cache.store.connection.transport import Connection
-from inference_cache.store.keys import Keys
+from inference_cache.store.keys import Keys, key_ttl_ms
 from inference_cache.store.packing import Entry
-from inference_cache.store.replies import Listed, ModelState
+from inference_cache.store.replies import Listed, ModelState, Sums, Victim
 from inference_cache.store.scripts import load
 
 _KNOWN_FOR_S = 30.0
@@ -35,9 +36,8 @@ class _Word:
 
     model: ModelKey
     kind: str
-    state: ModelState | None
-    due_ms: int
-    key_ttl_ms: int
+    state: ModelState | None = None
+    due_ms: int = 0
 
     @property
     def version(self) -> int:
@@ -58,10 +58,21 @@ class Catalog:
         self._keys = keys
         self._now_ms = now_ms
         self._known: OrderedDict[ModelKey, float] = OrderedDict()
-        self._pending: dict[tuple[ModelKey, str], tuple[_Word, asyncio.Future[None]]] = {}
+        self._retention: OrderedDict[str, Retention] = OrderedDict()
+        self._pending: dict[tuple[ModelKey, str], tuple[_Word, asyncio.Future[Sums]]] = {}
         self._writer: asyncio.Task[None] | None = None
+        self.key_ttl_ms = key_ttl_ms(DEFAULT_TTL_MS)
+        """Backstop expiry for the longest TTL seen, for what all tenants share."""
 
-    async def announce(self, model: ModelKey, key_ttl_ms: int) -> None:
+    def learn(self, tenant_id: str, retention: Retention) -> None:
+        """Note a tenant's retention, to be told with what its models hold."""
+        self.key_ttl_ms = max(self.key_ttl_ms, key_ttl_ms(retention.ttl_ms))
+        self._retention[tenant_id] = retention
+        self._retention.move_to_end(tenant_id)
+        while len(self._retention) > _KNOWN_MODELS:
+            self._retention.popitem(last=False)
+
+    async def announce(self, model: ModelKey) -> None:
         """Say that a model is about to be written, unless that is known.
 
         A server that dies before it tells what it wrote so leaves an entry that any sweeper verifies.
@@ -69,26 +80,28 @@ class Catalog:
         now = asyncio.get_running_loop().time()
         if self._known.get(model, 0.0) > now:
             return
-        await self._tell(_Word(model, "pending", None, 0, key_ttl_ms))
+        await self._tell(_Word(model, "pending"))
         self._known[model] = now + _KNOWN_FOR_S
         self._known.move_to_end(model)
         while len(self._known) > _KNOWN_MODELS:
             self._known.popitem(last=False)
 
-    async def unfinished(self, model: ModelKey, key_ttl_ms: int) -> None:
+    async def unfinished(self, model: ModelKey) -> None:
         """Say that a model is about to be changed in several steps: until :meth:`put` it is due for a sweep."""
-        await self._tell(_Word(model, "unfinished", None, 0, key_ttl_ms))
+        await self._tell(_Word(model, "unfinished"))
 
-    async def put(self, model: ModelKey, state: ModelState, key_ttl_ms: int) -> None:
-        """Tell what a model holds now; an empty one without statistics is due at once, to be verified and forgotten."""
+    async def put(self, model: ModelKey, state: ModelState) -> Sums:
+        """Tell what a model holds now; an empty one without statistics is due at once, to be verified and forgotten.
+
+        Returns the sums of the index after it.
+        """
         kind = "holds" if state.holds else "empty"
-        due_ms = state.due_ms if state.holds or state.rows else 0
-        await self._tell(_Word(model, kind, state, due_ms, key_ttl_ms))
+        return await self._tell(_Word(model, kind, state, state.due_ms if state.holds or state.rows else 0))
 
-    async def forget(self, model: ModelKey, state: ModelState, key_ttl_ms: int) -> None:
+    async def forget(self, model: ModelKey, state: ModelState) -> None:
         """Drop the entry of a model that has been empty for long, unless something newer was told."""
         self._known.pop(model, None)
-        await self._tell(_Word(model, "gone", state, 0, key_ttl_ms))
+        await self._tell(_Word(model, "gone", state))
 
     async def presence(self, model: ModelKey, expired_at: Callable[[str], int]) -> Presence:
         """Tell what holds anything unexpired: the model, its tenant, anybody."""
@@ -114,10 +127,20 @@ class Catalog:
             if cursor == b"0":
                 return sorted(listed.values(), key=lambda each: each.due_ms)
 
+    async def victim(self, tenant_id: str | None, skip: int) -> Victim:
+        """Name the model whose turn it is to give way: to a tenant's quota, or (``None``) to a full index.
+
+        Args:
+            tenant_id: whose quota.
+            skip: how many to pass over.
+        """
+        tenant = "*" if tenant_id is None else self._keys.tenant(tenant_id)
+        return replies.read_victim(await self._run("catalog_victim", tenant, skip))
+
     async def _run(self, name: str, *args: bytes | int | str) -> Any:
         return await self._connection.run(load(name), self._keys.catalog, args)
 
-    async def _tell(self, word: _Word) -> None:
+    async def _tell(self, word: _Word) -> Sums:
         """Queue a word and wait until it is stored; of two states of one model the newer counts."""
         slot = (word.model, "state" if word.state else word.kind)
         waiting = self._pending.get(slot)
@@ -130,24 +153,23 @@ class Catalog:
             self._pending[slot] = (word, told)
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_pending(), name="catalog")
-        await asyncio.shield(told)
+        return await asyncio.shield(told)
 
     async def _write_pending(self) -> None:
         """Write what is pending, batch after batch, until there is nothing more."""
         try:
             while self._pending:
                 slots = list(self._pending)[:_MAX_PUT]
-                batch = [self._pending.pop(slot) for slot in slots]
-                await self._write(batch)
+                await self._write([self._pending.pop(slot) for slot in slots])
         finally:
             self._writer = None
 
-    async def _write(self, batch: list[tuple[_Word, asyncio.Future[None]]]) -> None:
-        args: list[bytes | int | str] = [max(word.key_ttl_ms for word, _ in batch), len(batch)]
+    async def _write(self, batch: list[tuple[_Word, asyncio.Future[Sums]]]) -> None:
+        args: list[bytes | int | str] = [self.key_ttl_ms, len(batch)]
         for word, _ in batch:
             args += self._entry(word)
         try:
-            replies.read_put(await self._run("catalog_put", *args))
+            sums = replies.read_put(await self._run("catalog_put", *args))
         except BaseException as error:
             for _, told in batch:
                 if not told.done():
@@ -156,22 +178,24 @@ class Catalog:
             if not isinstance(error, Exception):
                 raise
             return
-        for _, told in batch:
+        for (_, told), found in zip(batch, sums, strict=True):
             if not told.done():
-                told.set_result(None)
+                told.set_result(found)
 
     def _entry(self, word: _Word) -> list[bytes | int | str]:
-        state = word.state
-        if state is None:
-            entry = Entry(word.model, told_ms=self._now_ms())
-        else:
-            entry = Entry(word.model, state.prefixes, state.holdings, state.rows, self._now_ms())
+        state = word.state or ModelState(0, 0, 0, 0, 0, 0)
+        retention = self._retention.get(word.model.tenant_id, packing.UNKNOWN)
+        entry = Entry(word.model, state.prefixes, state.holdings, state.rows, self._now_ms(), retention)
         return [
             self._keys.tag(word.model),
             self._keys.tenant(word.model.tenant_id),
             word.version,
             word.kind,
-            state.newest_ms if state is not None else 0,
+            state.newest_ms,
             word.due_ms,
+            state.coldest,
+            state.stalest,
+            max(0, state.prefixes),
+            max(0, state.holdings),
             packing.pack_entry(entry),
         ]

@@ -19,6 +19,14 @@ from inference_cache.domain.models import ModelKey, Partition
 LAYOUT = 1
 """Version of the layout, part of every key: servers of different layouts never touch each other's keys."""
 
+MIN_KEY_TTL_MS = 60_000
+
+
+def key_ttl_ms(ttl_ms: int) -> int:
+    """Return the backstop expiry of keys for a tenant's TTL: 2.5 times, renewed before it falls below twice."""
+    return max(MIN_KEY_TTL_MS, ttl_ms * 5 // 2)
+
+
 _MAX_ESCAPED = 160
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
 
@@ -85,6 +93,11 @@ class Keys:
     def policy_channel(self) -> bytes:
         """Return the channel on which a change of the policy snapshot is told; ``policy_put`` derives it likewise."""
         return f"{self.prefix}:{LAYOUT}:{{policy}}:changed".encode()
+
+    @property
+    def lease(self) -> bytes:
+        """Return the key of the sweeper's lease."""
+        return f"{self.prefix}:{LAYOUT}:{{catalog}}:lease".encode()
 
     @property
     def pattern(self) -> str:

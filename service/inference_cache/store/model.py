@@ -15,16 +15,20 @@ from inference_cache.domain.models import (
     Batch,
     CacheState,
     ChainEvidence,
+    Credit,
     ExactEvidence,
     Expired,
     Holder,
     Ingested,
     ModelKey,
     Partition,
+    Path,
     Presence,
     Removal,
     ReplicaStats,
+    Retention,
     Run,
+    Trimmed,
 )
 from inference_cache.errors import WalkTooLong
 
@@ -40,6 +44,9 @@ class _Holding:
     token_count: int
     time_ms: int
     tier: int
+    began: int = 0
+    """The store's count of changes when it came to be held."""
+    hits: int = 0
 
 
 @dataclass(slots=True)
@@ -54,11 +61,14 @@ class _Index:
     stats: dict[str, ReplicaStats] = field(default_factory=dict)
     newest: dict[tuple[str, str], int] = field(default_factory=dict)
     newest_ms: int | None = None
+    hot_threshold: int = 0
 
     def put(self, partition: Partition, key: bytes, replica_id: str, holding: _Holding) -> tuple[bool, bool]:
         """Store one holding; return whether the holding and whether its prefix is new."""
         holders = self.blocks.setdefault((partition, key), {})
         new = (replica_id not in holders, not holders)
+        if replica_id in holders:
+            holding = replace(holding, began=holders[replica_id].began, hits=holders[replica_id].hits)
         holders[replica_id] = holding
         scope = (partition.hash_scheme, replica_id)
         self.newest[scope] = max(self.newest.get(scope, holding.time_ms), holding.time_ms)
@@ -87,6 +97,19 @@ class _Index:
         """Return the ids of the replicas that serve a scope, in order."""
         return _ordered(who for (its, who), time_ms in self.newest.items() if its == scheme and time_ms > expired_at_ms)
 
+    def silent(self, scheme: str, serving: Iterable[str], silent_at_ms: int | None) -> tuple[str, ...]:
+        """Return which of the serving replicas have statistics but gave no sign of life."""
+        if silent_at_ms is None:
+            return ()
+        alive = {who: max(row.alive_ms, self.newest.get((scheme, who), 0)) for who, row in self.stats.items()}
+        return tuple(who for who in serving if who in alive and alive[who] <= silent_at_ms)
+
+    def hot(self) -> int:
+        """Return how many blocks have a holder with enough hits."""
+        return sum(
+            any(0 < self.hot_threshold <= held.hits for held in holders.values()) for holders in self.blocks.values()
+        )
+
     def is_present(self, expired_at_ms: int) -> bool:
         """Return whether the model counts as holding anything unexpired."""
         return self.newest_ms is not None and self.newest_ms > expired_at_ms
@@ -98,13 +121,22 @@ class ModelStore:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._indexes: dict[ModelKey, _Index] = {}
+        self._changes = 0
+        self._lease: tuple[str, int, int] | None = None
 
     def now_ms(self) -> int:
         """Return the time by the given clock."""
         return self._now_ms()
 
     async def lookup_chain(
-        self, model: ModelKey, partition: Partition, keys: bytes, *, expired_at_ms: int
+        self,
+        model: ModelKey,
+        partition: Partition,
+        keys: bytes,
+        *,
+        expired_at_ms: int,
+        silent_at_ms: int | None = None,
+        want_path: bool = False,
     ) -> ChainEvidence:
         """Find who holds the leading run of a chain, block by block."""
         index = self._index(model)
@@ -118,13 +150,24 @@ class ModelStore:
                 break
             for who in survivors:
                 runs.setdefault(who, []).append(holders[who])
+        serving = index.serving(partition.hash_scheme, expired_at_ms)
         return ChainEvidence(
             runs=tuple(_run(who, runs[who], index.stats.get(who)) for who in _ordered(runs)),
-            serving=index.serving(partition.hash_scheme, expired_at_ms),
+            serving=serving,
+            silent=index.silent(partition.hash_scheme, serving, silent_at_ms),
+            path=self._path(model, partition, keys) if want_path else None,
         )
 
     async def lookup_exact(
-        self, model: ModelKey, partition: Partition, key: bytes, *, expired_at_ms: int, want_warm: bool
+        self,
+        model: ModelKey,
+        partition: Partition,
+        key: bytes,
+        *,
+        expired_at_ms: int,
+        want_warm: bool,
+        silent_at_ms: int | None = None,
+        want_path: bool = False,
     ) -> ExactEvidence:
         """Find who holds one block."""
         index = self._index(model)
@@ -135,7 +178,29 @@ class ModelStore:
             for who in _ordered(fresh)
         )
         warm = tuple((who, index.stats[who]) for who in serving if who in index.stats)
-        return ExactEvidence(holders, serving, warm if want_warm and not holders else ())
+        return ExactEvidence(
+            holders,
+            serving,
+            warm if want_warm and not holders else (),
+            index.silent(partition.hash_scheme, serving, silent_at_ms),
+            self._path(model, partition, key) if want_path and holders else None,
+        )
+
+    async def credit(self, model: ModelKey, partition: Partition, hits: Sequence[Credit], *, hot_threshold: int) -> int:
+        """Count hits, holding by holding: each block is a place of its own."""
+        index = self._index(model)
+        index.hot_threshold = hot_threshold
+        applied = 0
+        for credit in hits:
+            holders = index.blocks.get((partition, credit.place), {})
+            held = holders.get(credit.replica_id)
+            if held is not None and held.began <= credit.version:
+                holders[credit.replica_id] = replace(held, hits=held.hits + credit.hits)
+                applied += 1
+        return applied
+
+    def _path(self, model: ModelKey, partition: Partition, keys: bytes) -> Path:
+        return Path(model, partition, tuple((key, 0, 1) for key in _keys(keys)), self._changes)
 
     async def ingest(
         self,
@@ -145,20 +210,22 @@ class ModelStore:
         *,
         reported_ms: int,
         ttl_ms: int,  # noqa: ARG002 - memory needs no backstop
+        lfu: bool = False,  # noqa: ARG002 - every holding counts its hits
         stats: ReplicaStats | None = None,
     ) -> Ingested:
         """Store a report, block by block."""
         index = self._indexes.setdefault(model, _Index())
+        self._changes += 1
         holdings = prefixes = 0
         for batch in batches:
             for key, token_count, tier in _blocks(batch):
-                held = _Holding(token_count, reported_ms, tier)
+                held = _Holding(token_count, reported_ms, tier, self._changes)
                 new_holding, new_prefix = index.put(batch.partition, key, replica_id, held)
                 holdings += new_holding
                 prefixes += new_prefix
         if stats is not None:
             index.stats[replica_id] = stats
-        return Ingested(holdings, prefixes)
+        return Ingested(holdings, prefixes, self._holdings(), self._prefixes(model.tenant_id))
 
     async def evict(self, model: ModelKey, replica_id: str, removal: Removal) -> int:
         """Remove blocks of one replica, in all hash schemes."""
@@ -195,7 +262,8 @@ class ModelStore:
     async def state(self, model: ModelKey) -> CacheState:
         """Return the statistics rows of a model and its distinct prefixes."""
         index = self._index(model)
-        return CacheState(tuple((who, index.stats[who]) for who in _ordered(index.stats)), len(index.blocks))
+        rows = tuple((who, index.stats[who]) for who in _ordered(index.stats))
+        return CacheState(rows, len(index.blocks), index.hot())
 
     async def presence(self, model: ModelKey, expired_at: Callable[[str], int]) -> Presence:
         """Tell what is present at all."""
@@ -206,7 +274,11 @@ class ModelStore:
             model=model in present,
         )
 
-    async def expire(self, expired_at: Callable[[str], int]) -> Expired:
+    async def expire(
+        self,
+        expired_at: Callable[[str], int],
+        retention: Callable[[str], Retention] | None = None,  # noqa: ARG002 - memory keeps nothing that depends on it
+    ) -> Expired:
         """Remove everything that is expired, everywhere; a model left with nothing is reported once more, with 0."""
         swept = Expired()
         for model, index in list(self._indexes.items()):
@@ -223,6 +295,83 @@ class ModelStore:
                 del self._indexes[model]
         return swept
 
+    async def trim_tenant(
+        self,
+        tenant_id: str,
+        max_prefixes: int,
+        expired_at_ms: int,
+        *,
+        lfu: bool = False,  # noqa: ARG002 - no hits count
+    ) -> Trimmed:
+        """Remove whole prefixes of a tenant, one by one."""
+        report = Trimmed()
+        if self._prefixes(tenant_id) <= max_prefixes:
+            return report
+        self._drop_expired(tenant_id, expired_at_ms, report)
+        order = sorted(
+            (max(held.time_ms for held in holders.values()), *_names(model, partition, key), (model, partition, key))
+            for model, index in self._of(tenant_id)
+            for (partition, key), holders in index.blocks.items()
+        )
+        for _, _, _, _, _, _, place in order[: max(0, len(order) - max_prefixes)]:
+            self._take(*place)
+            report.removed[tenant_id] = report.removed.get(tenant_id, 0) + 1
+        return report
+
+    async def trim_index(
+        self, max_holdings: int, expired_at: Callable[[str], int], lfu: Callable[[str], bool]
+    ) -> Trimmed:
+        """Remove holdings of anybody, one by one."""
+        report = Trimmed()
+        if self._holdings() <= max_holdings:
+            return report
+        for tenant_id in {model.tenant_id for model in self._indexes}:
+            self._drop_expired(tenant_id, expired_at(tenant_id), report)
+        order = sorted(
+            (
+                held.hits if lfu(model.tenant_id) else 0,
+                held.time_ms,
+                *_names(model, partition, key),
+                who.encode(),
+                (model, partition, key, who),
+            )
+            for model, index in self._indexes.items()
+            for (partition, key), holders in index.blocks.items()
+            for who, held in holders.items()
+        )
+        for _, _, _, _, _, _, _, _, place in order[: max(0, len(order) - max_holdings)]:
+            self._take(*place)
+            tenant_id = place[0].tenant_id
+            report.removed[tenant_id] = report.removed.get(tenant_id, 0) + 1
+        return report
+
+    async def lease(self, owner: str, ttl_ms: int) -> int | None:
+        """Take or keep the lease."""
+        holder, until, token = self._lease or ("", 0, 0)
+        if holder != owner and until > self._now_ms():
+            return None
+        self._lease = (owner, self._now_ms() + ttl_ms, token + (holder != owner or until <= self._now_ms()))
+        return self._lease[2]
+
+    def _take(self, model: ModelKey, partition: Partition, key: bytes, who: str | None = None) -> None:
+        """Remove one holding, or a whole prefix."""
+        self._indexes[model].remove(lambda p, k, w, _h: (p, k) == (partition, key) and who in (None, w))
+
+    def _of(self, tenant_id: str) -> list[tuple[ModelKey, _Index]]:
+        return [(model, index) for model, index in self._indexes.items() if model.tenant_id == tenant_id]
+
+    def _holdings(self) -> int:
+        return sum(len(holders) for index in self._indexes.values() for holders in index.blocks.values())
+
+    def _prefixes(self, tenant_id: str) -> int:
+        return sum(len(index.blocks) for _, index in self._of(tenant_id))
+
+    def _drop_expired(self, tenant_id: str, expired_at_ms: int, report: Trimmed) -> None:
+        for _, index in self._of(tenant_id):
+            gone = index.remove(lambda _p, _k, _w, held: held.time_ms <= expired_at_ms)
+            if gone:
+                report.expired[tenant_id] = report.expired.get(tenant_id, 0) + gone
+
     async def ping(self) -> None:
         """Return: memory answers."""
 
@@ -232,6 +381,17 @@ class ModelStore:
     def _index(self, model: ModelKey) -> _Index:
         """Return a model's index; that of an unknown one is empty and not kept."""
         return self._indexes.get(model, _Index())
+
+
+def _names(model: ModelKey, partition: Partition, key: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Return the names that order what is otherwise equal."""
+    return (
+        model.tenant_id.encode(),
+        model.model_id.encode(),
+        partition.hash_scheme.encode(),
+        partition.adapter_id.encode(),
+        key,
+    )
 
 
 def _falls(time_ms: int, fence_ms: int | None) -> bool:

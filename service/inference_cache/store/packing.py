@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct, error
 
-from inference_cache.domain.models import ModelKey, ReplicaStats
+from inference_cache.domain.models import ModelKey, ReplicaStats, Retention
 from inference_cache.errors import StoreCorrupt
 
 NO_FENCE = 2**48 - 1
@@ -20,7 +20,7 @@ _TIER_RUN = Struct(">HB")
 _COUNT_RUN = Struct(">Hii")
 _FENCE_RUN = Struct(">HHI")
 _BREAK = Struct(">H")
-_ENTRY = Struct(">QQQQI")
+_ENTRY = Struct(">QQQQQBI")
 
 
 def pack_stats(stats: ReplicaStats) -> bytes:
@@ -73,22 +73,32 @@ def pack_fences(runs: Iterable[tuple[int, int | None]]) -> bytes:
     return b"".join(out)
 
 
+UNKNOWN = Retention(0)
+"""Nothing is known of the tenant's retention."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the catalog knows of a model, and when it was told (by the clock that all servers share)."""
+    """What the catalog knows of a model, and when it was told (by the clock that all servers share).
+
+    Scripts read the first two numbers of its payload, ``prefixes`` and ``holdings``, to add them up.
+    """
 
     model: ModelKey
     prefixes: int = 0
     holdings: int = 0
     rows: int = 0
     told_ms: int = 0
+    retention: Retention = UNKNOWN
+    """What was known of the tenant's retention."""
 
 
 def pack_entry(entry: Entry) -> bytes:
     """Return a catalog entry's payload."""
     tenant = entry.model.tenant_id.encode()
-    numbers = (max(0, n) for n in (entry.prefixes, entry.holdings, entry.rows, entry.told_ms))
-    return _ENTRY.pack(*numbers, len(tenant)) + tenant + entry.model.model_id.encode()
+    numbers = (entry.prefixes, entry.holdings, entry.rows, entry.told_ms, entry.retention.ttl_ms)
+    fixed = _ENTRY.pack(*(max(0, number) for number in numbers), entry.retention.lfu, len(tenant))
+    return fixed + tenant + entry.model.model_id.encode()
 
 
 def unpack_entry(payload: bytes) -> Entry | None:
@@ -96,11 +106,18 @@ def unpack_entry(payload: bytes) -> Entry | None:
     if not payload:
         return None
     try:
-        prefixes, holdings, rows, told, width = _ENTRY.unpack_from(payload)
+        prefixes, holdings, rows, told, ttl, lfu, width = _ENTRY.unpack_from(payload)
     except error as err:
         raise corrupt("catalog entry") from err
     names = payload[_ENTRY.size :]
-    return Entry(ModelKey(names[:width].decode(), names[width:].decode()), prefixes, holdings, rows, told)
+    return Entry(
+        ModelKey(names[:width].decode(), names[width:].decode()),
+        prefixes,
+        holdings,
+        rows,
+        told,
+        Retention(ttl, bool(lfu)),
+    )
 
 
 def corrupt(what: str) -> StoreCorrupt:

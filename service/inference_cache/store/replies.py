@@ -9,10 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inference_cache.domain.models import ChainEvidence, ExactEvidence, Holder, ReplicaStats, Run
+from inference_cache.domain.models import (
+    CacheState,
+    ExactEvidence,
+    Holder,
+    ModelKey,
+    Partition,
+    Path,
+    Run,
+)
 from inference_cache.store.packing import Entry, corrupt, unpack_entry, unpack_stats
 
-STATUS_WORDS = frozenset({b"OK", b"MORE", b"HIT", b"MISS", b"RETIRED", b"ABSENT", b"SAME", b"REFUSED"})
+STATUS_WORDS = frozenset(
+    {b"OK", b"MORE", b"HIT", b"MISS", b"RETIRED", b"ABSENT", b"SAME", b"REFUSED", b"BUSY", b"UNLISTED"}
+)
 """Every status word; a test looks for others in the scripts."""
 
 
@@ -21,7 +31,8 @@ class ModelState:
     """A model as a whole after a call, with the version that orders such statements.
 
     ``newest_ms`` is its newest report, ``due_ms`` the earliest time at which anything of it may expire (0: there is
-    unfinished work), ``rows`` its statistics rows.
+    unfinished work), ``rows`` its statistics rows. ``coldest`` and ``stalest`` are the scores of what gives way first
+    to a full index and to a quota (``lua/lib/order.lua``); -1 where there is nothing, or no such index.
     """
 
     version: int
@@ -30,6 +41,8 @@ class ModelState:
     rows: int
     newest_ms: int
     due_ms: int
+    coldest: int = -1
+    stalest: int = -1
 
     @property
     def holds(self) -> bool:
@@ -38,7 +51,7 @@ class ModelState:
 
 
 def _state(reply: Sequence[Any]) -> ModelState:
-    return ModelState(*reply[-6:])
+    return ModelState(*reply[-8:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ class Stored:
 class Removed:
     """Reply of the scripts that remove, one step of them.
 
-    ``more`` asks for another call; ``cursor`` is where it goes on; ``retired`` is the slot that ``free`` must empty.
+    ``more`` asks for another call; ``cursor`` is where it goes on.
     """
 
     holdings: int
@@ -65,7 +78,6 @@ class Removed:
     more: bool = False
     cursor: bytes = b""
     rows: int = 0
-    retired: int | None = None
 
 
 def read_ingest(reply: Any) -> Stored:
@@ -89,7 +101,7 @@ def read_clear(reply: Any) -> Removed:
     """Decode the reply of ``clear``."""
     status = _expect(reply, b"OK", b"MORE", b"RETIRED")
     if status == b"RETIRED":
-        return Removed(0, (), _state(reply), retired=reply[1])
+        return Removed(reply[1], (), _state(reply))
     return Removed(reply[1], _pairs(reply, 2), _state(reply), more=status == b"MORE")
 
 
@@ -116,21 +128,25 @@ def read_stats(reply: Any) -> tuple[bool, ModelState]:
     return _expect(reply, b"OK", b"ABSENT") == b"OK", _state(reply)
 
 
-def read_state(reply: Any) -> tuple[int, list[tuple[str, ReplicaStats]]]:
-    """Decode the reply of ``state``: distinct prefixes and rows, ordered by replica id."""
+def read_state(reply: Any) -> CacheState:
+    """Decode the reply of ``state``."""
     _expect(reply, b"OK")
-    rows = sorted(zip(reply[2::2], reply[3::2], strict=True))
-    return reply[1], [(replica.decode(), stats) for replica, row in rows if (stats := unpack_stats(row))]
+    rows = sorted(zip(reply[3::2], reply[4::2], strict=True))
+    found = tuple((replica.decode(), stats) for replica, row in rows if (stats := unpack_stats(row)))
+    return CacheState(found, reply[1], reply[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Reply of ``lookup_chain``: how far it looked, what it found, and whether it must go on."""
+    """Reply of ``lookup_chain``: how far it looked, what it found where, and whether it must go on."""
 
     walked: int
     runs: tuple[Run, ...]
-    serving: tuple[str, ...]
+    places: tuple[tuple[bytes, int, int], ...]
+    version: int
     complete: bool
+    serving: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
 
 
 def read_walk(reply: Any) -> Walk:
@@ -141,28 +157,48 @@ def read_walk(reply: Any) -> Walk:
         Run(reply[at].decode(), reply[at + 1], reply[at + 2], reply[at + 3], unpack_stats(reply[at + 4]))
         for at in range(3, end, 5)
     ]
-    return Walk(reply[1], tuple(runs), _ids(reply[end:]), complete)
+    places, version, end = _path(reply, end)
+    if not complete:
+        return Walk(reply[1], tuple(runs), places, version, complete)
+    return Walk(reply[1], tuple(runs), places, version, complete, *_serving(reply, end))
 
 
-def chain_evidence(runs: Iterable[Run], serving: tuple[str, ...]) -> ChainEvidence:
-    """Return evidence with its runs in the order that the store promises."""
-    return ChainEvidence(tuple(sorted(runs, key=lambda run: run.replica_id.encode())), serving)
+def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return runs in the order that the store promises."""
+    return tuple(sorted(runs, key=lambda run: run.replica_id.encode()))
 
 
-def read_exact(reply: Any) -> ExactEvidence:
+def _path(reply: Sequence[Any], at: int) -> tuple[tuple[tuple[bytes, int, int], ...], int, int]:
+    """Return the places of a path, the version of the model, and where the reply goes on."""
+    end = at + 2 + 3 * reply[at]
+    flat = reply[at + 2 : end]
+    return tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True)), reply[at + 1], end
+
+
+def _serving(reply: Sequence[Any], at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the serving replicas and the silent ones among them."""
+    split = at + 1 + reply[at]
+    return _ids(reply[split:]), _ids(reply[at + 1 : split])
+
+
+def read_exact(reply: Any, model: ModelKey, partition: Partition, *, want_path: bool) -> ExactEvidence:
     """Decode the reply of ``lookup_exact``."""
     if _expect(reply, b"HIT", b"MISS") == b"HIT":
         end = 2 + 5 * reply[1]
         holders = sorted(tuple(reply[at : at + 5]) for at in range(2, end, 5))
-        return ExactEvidence(
-            tuple(Holder(r.decode(), tokens, ms, tier, unpack_stats(row)) for r, tokens, ms, tier, row in holders),
-            _ids(reply[end:]),
-        )
+        found = tuple(Holder(r.decode(), tokens, ms, tier, unpack_stats(row)) for r, tokens, ms, tier, row in holders)
+        places, version, end = _path(reply, end)
+        serving, silent = _serving(reply, end)
+        path = Path(model, partition, places, version) if want_path else None
+        return ExactEvidence(found, serving, silent=silent, path=path)
+    end = 2 + reply[1]
+    serving, silent = _serving(reply, end)
     if not reply[1]:
-        return ExactEvidence(serving=_ids(reply[2:]))
-    rows = sorted(zip(reply[2::2], reply[3::2], strict=True))
-    warm = tuple((replica.decode(), stats) for replica, row in rows if (stats := unpack_stats(row)))
-    return ExactEvidence(serving=tuple(replica.decode() for replica, _ in rows), warm=warm)
+        return ExactEvidence(serving=serving, silent=silent)
+    ids = reply[end + 1 + reply[end] :]
+    warm = sorted(zip(ids, reply[2:end], strict=True))
+    rows = tuple((replica.decode(), stats) for replica, row in warm if (stats := unpack_stats(row)))
+    return ExactEvidence(serving=serving, warm=rows, silent=silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +229,72 @@ def read_presence(reply: Any) -> tuple[int | None, int | None, list[tuple[int, E
     return _time(reply[1]), _time(reply[2]), listed
 
 
-def read_put(reply: Any) -> int:
-    """Decode the reply of ``catalog_put``: entries that changed something."""
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Holdings of the whole index and distinct prefixes of one tenant, as the catalog adds them up."""
+
+    holdings: int = 0
+    prefixes: int = 0
+
+
+def read_put(reply: Any) -> list[Sums]:
+    """Decode the reply of ``catalog_put``: the sums after it, for each entry in turn."""
+    _expect(reply, b"OK")
+    return [Sums(reply[1], prefixes) for prefixes in reply[2:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Whose turn it is to give way.
+
+    ``model`` is ``None`` when nobody is left; ``bar`` is the score at which the next model's turn comes; ``unlisted``
+    says that the model has not listed its segments yet, which comes before any choice.
+    """
+
+    sums: Sums
+    model: ModelKey | None
+    bar: bytes
+    unlisted: bool
+
+
+def read_victim(reply: Any) -> Victim:
+    """Decode the reply of ``catalog_victim``."""
+    status = _expect(reply, b"OK", b"UNLISTED")
+    entry = unpack_entry(reply[3])
+    return Victim(Sums(reply[1], reply[2]), entry.model if entry else None, reply[4], status == b"UNLISTED")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Reply of ``trim``, one step of it: holdings that had expired, others, distinct prefixes."""
+
+    expired: int
+    holdings: int
+    prefixes: int
+    step: Removed
+
+
+def read_trim(reply: Any) -> Room:
+    """Decode the reply of ``trim``."""
+    more = _expect(reply, b"OK", b"MORE") == b"MORE"
+    return Room(reply[1], reply[2], reply[3], Removed(reply[1] + reply[2], _pairs(reply, 4), _state(reply), more=more))
+
+
+def read_number(reply: Any) -> int:
+    """Decode a reply that is ``OK`` and one number."""
     _expect(reply, b"OK")
     return int(reply[1])
+
+
+def read_cursor(reply: Any) -> bytes:
+    """Decode a reply that is ``OK`` and a cursor."""
+    _expect(reply, b"OK")
+    return bytes(reply[1])
+
+
+def read_lease(reply: Any) -> int | None:
+    """Decode the reply of ``lease``: the token, ``None`` when somebody else has it."""
+    return int(reply[1]) if _expect(reply, b"OK", b"BUSY") == b"OK" else None
 
 
 @dataclass(frozen=True, slots=True)
