@@ -115,7 +115,7 @@ def _reads_of(server: Server) -> int:
 
 async def test_ten_thousand_calls_at_once_are_bounded(own_valkey: Server) -> None:
     """A burst waits with us and not in sockets, and is served to the last."""
-    async with opened(own_valkey.url) as connection:
+    async with opened(own_valkey.url, Limits(call_ms=100_000)) as connection:
         calls = [asyncio.create_task(connection.run(ECHO, b"k", [number])) for number in range(10_000)]
         most = 0
         while not all(call.done() for call in calls[-100:]):
@@ -136,6 +136,18 @@ async def test_callers_beyond_the_queue_are_refused(own_valkey: Server) -> None:
         assert sum(isinstance(end, list) for end in ends) == 110
         assert {end.reason for end in ends if isinstance(end, StoreUnavailable)} == {"crowded"}
         assert await connection.run(ECHO, b"k", [b"x"]) == [b"k", b"x"]
+
+
+async def test_waiting_too_long_for_a_turn_is_not_held_against_redis(own_valkey: Server) -> None:
+    """Callers that the queue keeps for longer than a call may last are told; a server that answers others is well."""
+    async with behind_a_proxy(own_valkey, Limits(in_flight=1, call_ms=1000)) as (connection, proxy):
+        proxy.delay_s = 0.4
+        calls = (connection.run(ECHO, b"k", [b"x"]) for _ in range(4 * FAILURES_TO_OPEN))
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        late = [end.reason for end in ends if isinstance(end, StoreUnavailable)]
+        assert late == ["timeout"] * len(late)
+        assert len(late) > FAILURES_TO_OPEN
+        assert connection.traffic()["reads"].circuit_openings == 0
 
 
 async def test_large_replies_and_arguments(own_valkey: Server) -> None:
@@ -359,8 +371,8 @@ def test_a_frozen_server_is_left_alone(
             own_valkey.pause()
             assert [await look_up(connection) for _ in range(FAILURES_TO_OPEN)] == ["gave up"] * FAILURES_TO_OPEN
             await until(lambda: connection.traffic()["reads"].circuits_open == 1)
-            ends = [await look_up(connection) for _ in range(1000)]
-            assert ends == ["circuit_open"] * 1000
+            # Without a budget: a busy machine must not make it end first.
+            assert [await reason_of(connection) for _ in range(1000)] == ["circuit_open"] * 1000
             assert connection.traffic()["reads"].in_flight <= FAILURES_TO_OPEN + 1
             own_valkey.resume()
             await until(lambda: connection.traffic()["reads"].circuits_open == 0)
@@ -379,8 +391,8 @@ async def test_a_burst_on_a_frozen_server_opens_the_circuit_at_once(own_valkey: 
         own_valkey.pause()
         assert set(await asyncio.gather(*(look_up(connection) for _ in range(500)))) == {"gave up"}
         await until(lambda: connection.traffic()["reads"].circuits_open == 1)
-        assert await look_up(connection) == "circuit_open"
-        assert connection.traffic()["reads"].waiting == 0
+        assert await reason_of(connection) == "circuit_open"
+        assert connection.traffic()["reads"].waiting <= 1  # the probe
         own_valkey.resume()
 
 

@@ -259,7 +259,7 @@ async def test_a_redis_that_cannot_persist_refuses() -> None:
 
 
 async def test_a_loading_redis_is_loading() -> None:
-    """While Redis reads its file back it is there but does not serve; a call tries again for a moment only."""
+    """While Redis reads its file back it does not serve; a write tries again for a moment, a lookup does not."""
     async with serving() as server:
         for number in range(1000):
             server.ask("SET", f"k{number}", os.urandom(100))
@@ -268,8 +268,19 @@ async def test_a_loading_redis_is_loading() -> None:
         server.start(key_load_delay="10000", loading_process_events_interval_bytes="1024")
         async with opened(server.url) as connection:
             assert await reason_of(connection) == "loading"
+            tried = refusals(server)
+            assert tried > 1
+            with pytest.raises(StoreUnavailable, match="loading"):
+                await connection.run(ECHO, b"k", [b"x"])
+            assert refusals(server) == tried + 1
             with pytest.raises(StoreUnavailable):
                 await connection.ping()
+
+
+def refusals(server: Server) -> int:
+    """Return how many scripts a server has refused to run so far."""
+    stats = server.ask("INFO", "commandstats").partition(b"cmdstat_evalsha:")[2].partition(b"\r\n")[0]
+    return int(stats.partition(b"rejected_calls=")[2].split(b",")[0] or 0)
 
 
 async def test_a_busy_redis_is_busy() -> None:

@@ -194,16 +194,17 @@ class Lane:
             link.cut(TIMEOUT)
             for _ in range(in_flight - 1):
                 self._breaker.failed(TIMEOUT.reason)
-        self._fail(self._backlog.take_older(overdue), TIMEOUT)
+        # Not held against the server: it answers others, or was cut just now.
+        self._fail(self._backlog.take_older(overdue), TIMEOUT, counts=False)
         oldest = self._link.oldest if self._link is not None else None
         waits = [moment for moment in (oldest, self._backlog.oldest()) if moment is not None]
         if waits:
             self._overdue = self._loop.call_at(min(waits) + self._call_s, self._look_for_overdue)
 
-    def _fail(self, calls: list[Call], fault: Fault) -> None:
+    def _fail(self, calls: list[Call], fault: Fault, *, counts: bool = True) -> None:
         for call in calls:
             call.reply.set_exception(fault.as_error())
-            if not self._ended:
+            if counts and not self._ended:
                 self._breaker.failed(fault.reason)
 
     # The connection.
