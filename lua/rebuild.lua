@@ -23,6 +23,7 @@ local M = model_keys(KEYS[1])
 local partition, wanted = ARGV[1], ARGV[2]
 
 local P = partition_keys(M.root, partition)
+local hot = 0 -- by how much the hot blocks changed
 
 -- Stretches of the segment that somebody holds: flat from, to.
 local function held_stretches(r)
@@ -187,7 +188,7 @@ local function next_segment()
   return T.segment + 1
 end
 
-local again, hot = {}, 0
+local again = {}
 
 local function note(segment, r)
   if r and needs_rebuild(r) then again[#again + 1] = segment end
