@@ -14,6 +14,7 @@ from inference_cache.errors import PolicyError
 from inference_cache.policies import files
 from inference_cache.policies.directory import PolicyDirectory
 from inference_cache.policies.files import mark_of, read_directory
+from tests.domain.policy_cases import BAD_MANIFESTS, cache_policy
 from tests.policies.conftest import DEFAULT, Host, hosts, ttl
 from tests.support.servers import Server
 
@@ -151,6 +152,25 @@ async def test_a_broken_change_leaves_the_last_good_set(
     (home / name).unlink()
     await directory.look()
     assert (host.ttl_ms(), host.generation, directory.in_force) == (2000, 2, True)
+
+
+async def test_every_broken_manifest_is_told_and_changes_nothing(
+    host: Host, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message of each rule reaches the operator's log, and the last good set is still in force after it."""
+    good = cache_policy("eviction: LFU").replace("namespace: a", "namespace: good")
+    (home / "a.yaml").write_text(manifest("1s"))
+    directory = watcher(host, home)
+    await directory.look()
+    for case, (text, problem) in BAD_MANIFESTS.items():
+        (home / "b.yaml").write_text(f"{good}---\n{text}")
+        caplog.clear()
+        await directory.look()
+        told = [one for record in caplog.records for one in vars(record)["event_fields"]["problems"]]
+        assert any(one.startswith(f"b.yaml, document 2: {problem}") for one in told), case
+        assert "not in force, b.yaml, document 2: " in directory.detail(), case
+        assert (host.ttl_ms(), host.generation, directory.in_force) == (1000, 1, False), case
+    assert host.counted("policy_directory_errors_total") == len(BAD_MANIFESTS)
 
 
 async def test_a_vanished_directory_changes_nothing(host: Host, home: Path) -> None:
