@@ -11,7 +11,8 @@ REPLY
   OK, holdings of all models, distinct prefixes of the tenant, payload or "", bar or ""
   UNLISTED, holdings of all models, distinct prefixes of the tenant, payload, ""      a model of the tenant has not listed
                                                                                    its segments yet (trim does)
-      payload: the model (inference_cache.store.packing); bar: the score at which the next model's turn comes
+      payload: the model (inference_cache.store.packing)
+      bar: the score at which the next model's turn comes, after "(" when the next one goes first at equal scores
 COST
   O(log models + skip); O(models of the tenant) while some are unlisted.
 ]]
@@ -38,4 +39,6 @@ local prefixes = tenant ~= '*' and tonumber(call('HGET', root .. ':prefixes', te
 local missing = unlisted()
 if missing then return { 'UNLISTED', holdings, prefixes, payload_of(missing), '' } end
 local first = call('ZRANGE', order, skip, skip + 1, 'WITHSCORES')
-return { 'OK', holdings, prefixes, payload_of(first[1]), first[4] or '' }
+local bar = first[4] or ''
+if first[3] and first[3] < first[1] then bar = '(' .. bar end
+return { 'OK', holdings, prefixes, payload_of(first[1]), bar }

@@ -11,7 +11,7 @@ KEYS
 ARGV
   1 kind        cap or quota
   2 want        holdings (cap) or distinct prefixes (quota) to remove
-  3 bar         stop before a score above this: another model's turn; "" for none
+  3 bar         stop before a score above this, or after "(" not below it: another model's turn; "" for none
   4 expired_at  ms; what was reported at this time or before goes first
   5 lfu         1: the tenant counts credits; 0: credits of an earlier policy are forgotten
   6 now_us      floor of the version
@@ -26,28 +26,43 @@ COST
 --- @include freeing
 --- @include sweeping
 local M = model_keys(KEYS[1])
-local kind, want, bar, expired_at = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local kind, want, bar, expired_at = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local lfu, now_us = ARGV[5] == '1', tonumber(ARGV[6])
 local PAGE = 512
 
 local budget = open_budget()
 
--- Credits of a policy that is no longer in force: their stretches go back to the order by time.
-local function forget_credits()
+local exclusive = sub(bar, 1, 1) == '('
+local limit = tonumber(exclusive and sub(bar, 2) or bar)
+
+local function is_our_turn(score)
+  return not limit or score < limit or (score == limit and not exclusive)
+end
+
+-- Credits of a policy that is no longer in force: their stretches go back to the order by time, then they are dropped.
+local function forget_credits(T)
   local page = call('ZRANGE', M.credited, 0, PAGE - 1, 'WITHSCORES')
+  if #page == 0 then return false end
   for k = 1, #page, 2 do
     call('ZREM', M.credited, page[k])
     call('ZADD', M.order, tonumber(page[k + 1]) % CREDIT_STEP, page[k])
   end
-  return #page > 0
+  if #page < 2 * PAGE then
+    for _, partition in ipairs(call('SMEMBERS', M.partitions)) do
+      call('UNLINK', partition_keys(M.root, partition).hits)
+    end
+    T.hot = 0
+  end
+  return true
 end
 
 -- The first quota: list the segments, a page a call. The empty member keeps the key alive and marks where to go on.
-local function list_tails()
+local function list_tails(T)
   if call('EXISTS', M.tails) == 0 then
     call('ZADD', M.tails, '+inf', '')
     call('PEXPIRE', M.tails, max(call('PTTL', M.totals), 1))
     call('HSET', M.totals, 'tails', '')
+    T.tails_listed = false
   end
   local at = call('HGET', M.totals, 'tails')
   if at == 'done' then return false end
@@ -76,6 +91,7 @@ local function list_tails()
     end
   end
   call('HSET', M.totals, 'tails', nxt)
+  T.tails_listed = nxt == 'done'
   return true
 end
 
@@ -113,7 +129,7 @@ local function trim_stretch(T, left)
     index = M.credited
     first = call('ZRANGE', index, 0, 0, 'WITHSCORES')
   end
-  if not first[1] or (bar and tonumber(first[2]) > bar) then return false end
+  if not first[1] or not is_our_turn(tonumber(first[2])) then return false end
   local partition, key, replica, slot = read_stretch(first[1])
   local P = partition_keys(M.root, partition)
   local segment, offset, r = place_of(P, key)
@@ -142,7 +158,7 @@ end
 
 local function trim_segment(T, left)
   local first = call('ZRANGE', M.tails, 0, 0, 'WITHSCORES')
-  if not first[1] or first[1] == '' or (bar and tonumber(first[2]) > bar) then return false end
+  if not first[1] or first[1] == '' or not is_our_turn(tonumber(first[2])) then return false end
   local nul = string.find(first[1], '\0', 1, true)
   local partition, key = sub(first[1], 1, nul - 1), sub(first[1], nul + 1)
   local segment, offset, r = place_of(partition_keys(M.root, partition), key)
@@ -165,8 +181,9 @@ refuse_while_moving(M.root)
 local T = read_totals(M)
 local holdings, prefixes = T.holdings, T.prefixes
 local expired, more = expire_some(M, T, expired_at, budget)
-if not lfu and not more then more = forget_credits() end
-if kind == 'quota' and not more then more = list_tails() end
+local unexpired = T.prefixes
+if not lfu and not more then more = forget_credits(T) end
+if kind == 'quota' and not more then more = list_tails(T) end
 while not more do
   local gone = kind == 'cap' and holdings - T.holdings or prefixes - T.prefixes
   if gone >= want then break end
@@ -178,5 +195,5 @@ while not more do
   end
 end
 if T.holdings ~= holdings or more then write_totals(M, T, now_us) end
-local reply = { more and 'MORE' or 'OK', expired, holdings - T.holdings - expired, prefixes - T.prefixes }
+local reply = { more and 'MORE' or 'OK', expired, holdings - T.holdings - expired, unexpired - T.prefixes }
 return push_state(push_rebuild(reply, budget), M, T)

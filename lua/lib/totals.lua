@@ -23,7 +23,8 @@ local function recover_counters(M, T)
 end
 
 local function read_totals(M)
-  local v = call('HMGET', M.totals, 'version', 'slot', 'segment', 'newest', 'prefixes', 'holdings', 'stats_due', 'hot')
+  local v = call('HMGET', M.totals, 'version', 'slot', 'segment', 'newest', 'prefixes', 'holdings', 'stats_due', 'hot',
+    'tails')
   local T = {
     version = tonumber(v[1]) or 0,
     slot = tonumber(v[2]) or 0,
@@ -35,6 +36,7 @@ local function read_totals(M)
     had_due = v[7],
     hot = tonumber(v[8]) or 0,
     had_hot = v[8],
+    tails_listed = v[9] == 'done',
     parts = {},
   }
   if not v[2] then recover_counters(M, T) end
@@ -132,6 +134,6 @@ local function push_state(reply, M, T)
   reply[n + 1], reply[n + 2], reply[n + 3] = T.version, T.prefixes, T.holdings
   reply[n + 4], reply[n + 5], reply[n + 6] = T.rows, T.newest, due or 0
   reply[n + 7] = first_score(M.order) or first_score(M.credited) or -1
-  reply[n + 8] = first_score(M.tails) or -1
+  reply[n + 8] = T.tails_listed and first_score(M.tails) or -1
   return reply
 end
