@@ -15,6 +15,7 @@ WRONG = {
     "--log-format": ["xml"],
     "--redis-key-prefix": ["{a}", "a b", "a:b", "x" * 65],
     "--lookup-timeout-ms": ["-1", "50ms", "1.5", "9" * 30],
+    "--max-lookups-in-flight": ["0", "-1", "many"],
     "--engine-block-size": ["many", "65537"],
     "--affinity": ["random"],
     "--max-token-ids": ["0"],

@@ -45,6 +45,7 @@ def exercise(metrics: Metrics) -> None:
     metrics.store_policy(True)
     metrics.store_lane("reads", in_flight=1, waiting=2, circuits_open=1, circuit_openings=3, reconnects=4)
     look_up(metrics, "m", known=True)
+    metrics.lookup_shed()
     metrics.lookup_malformed("word")
     metrics.reported(model, holdings=2, prefixes=1)
     metrics.report_dropped("word")

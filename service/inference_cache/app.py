@@ -32,7 +32,7 @@ from inference_cache.lifecycle import Signals, announce, beside, drained, settle
 from inference_cache.metrics import Metrics
 from inference_cache.parts import keeper_of, open_store, policy_directory, sweeper_of
 from inference_cache.rpc.health import Health
-from inference_cache.rpc.server import build_server
+from inference_cache.rpc.server import Limits, build_server
 from inference_cache.settings import Address
 from inference_cache.store.connection import Connection
 from inference_cache.store.redis import RedisStore
@@ -116,6 +116,7 @@ class Service:
             metrics=self.metrics,
             health=self.health,
             tuning=tuning_of(config),
+            limits=Limits(lookups=config.lookup.max_lookups_in_flight),
             lookup_timeout_ms=config.lookup.lookup_timeout_ms,
             share_port=share_port,
         )

@@ -104,6 +104,13 @@ class Lookup:
         "Budget of a lookup's index stage, after which it answers TIMEOUT; a tenant's policy replaces it; 0 = none.",
         unit="ms",
     )
+    max_lookups_in_flight: int = setting(
+        "1024",
+        integer(1, 1_000_000),
+        "Lookups that a process has under way at once, so that a Redis which stalls cannot fill its memory; those "
+        "beyond answer NO_HINT at once.",
+        unit="lookups",
+    )
     engine_block_size: int = setting(
         str(DEFAULT_BLOCK_SIZE),
         _block_size,

@@ -64,6 +64,7 @@ DEFINITIONS = (
         "lookup_route_calls_total", "counter", "LookupRoute calls answered.", ("model", "reason_code", "hint_used")
     ),
     Definition("lookup_route_latency_seconds", "histogram", "Time a LookupRoute call took in the server.", ("model",)),
+    Definition("lookup_shed_total", "counter", "Lookups answered NO_HINT unasked: too many were under way."),
     Definition("lookup_malformed_total", "counter", "Lookups whose input could not be used.", ("reason",)),
     Definition("report_updates_total", "counter", "CacheStateUpdate messages applied."),
     Definition("report_holdings_added_total", "counter", "Holdings that reports added to the index."),
@@ -199,6 +200,10 @@ class Metrics:
         count, observe = bound
         count()
         observe(seconds)
+
+    def lookup_shed(self) -> None:
+        """Count a lookup that was answered without asking the index because too many were under way."""
+        self._count("lookup_shed_total", 1)
 
     def lookup_malformed(self, reason: str) -> None:
         """Count a lookup whose input could not be used."""

@@ -19,6 +19,7 @@ from inference_cache.domain.times import expired_at_ms
 from inference_cache.domain.tuning import Tuning
 from inference_cache.errors import StoreError, WalkTooLong
 from inference_cache.metrics import Metrics
+from inference_cache.rpc.admission import DEFAULT_MAX_LOOKUPS, Admission
 from inference_cache.rpc.deadlines import Deadlines
 from inference_cache.store.base import Store
 
@@ -42,6 +43,7 @@ class Lookups:
         metrics: where every lookup is counted.
         tuning: the server's weights and limits.
         lookup_timeout_ms: budget of the index stage where the tenant's policy has none; 0 = none.
+        max_in_flight: lookups under way at once; those beyond are answered NO_HINT at once.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Lookups:
         metrics: Metrics,
         tuning: Tuning,
         lookup_timeout_ms: int = DEFAULT_LOOKUP_TIMEOUT_MS,
+        max_in_flight: int = DEFAULT_MAX_LOOKUPS,
     ) -> None:
         self._store = store
         self._policies = policies
@@ -58,6 +61,7 @@ class Lookups:
         self._tuning = tuning
         self._timeout_ms = lookup_timeout_ms
         self._deadlines = Deadlines()
+        self._admission = Admission(max_in_flight)
 
     async def answer(self, request: LookupRequest, remaining_s: float | None) -> tuple[Answer, int]:
         """Return the answer to a lookup and the microseconds it took; count both.
@@ -74,7 +78,8 @@ class Lookups:
         began = time.perf_counter()
         answer = give_up(None, reasons.TIMEOUT)  # what a caller that goes away is counted as
         try:
-            answer = await self._route(request, remaining_s)
+            with self._admission:
+                answer = await self._route(request, remaining_s)
         except Exception:
             answer = give_up(None, reasons.INDEX_UNAVAILABLE)
             raise
@@ -91,6 +96,8 @@ class Lookups:
         if deadline is not None and deadline <= now:
             return give_up(None, reasons.TIMEOUT)
         if len(request.token_ids) > INLINE_TOKENS:
+            if self._admission.crowded:
+                return self._shed(None)
             try:
                 async with asyncio.timeout_at(deadline):
                     step = await asyncio.to_thread(plan, request, policy, self._tuning)
@@ -98,7 +105,13 @@ class Lookups:
                 return give_up(None, reasons.TIMEOUT)
         else:
             step = plan(request, policy, self._tuning)
-        return step if isinstance(step, Answer) else await self._ask_within(deadline, step, policies)
+        if isinstance(step, Answer):
+            return step
+        return self._shed(step) if self._admission.crowded else await self._ask_within(deadline, step, policies)
+
+    def _shed(self, query: Query | None) -> Answer:
+        self._metrics.lookup_shed()
+        return give_up(query, reasons.NO_HINT)
 
     async def _ask_within(self, deadline: float | None, query: Query, policies: PolicySource) -> Answer:
         """Ask the index; the server's own budget begins here."""

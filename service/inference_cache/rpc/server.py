@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.tuning import Tuning
 from inference_cache.metrics import Metrics
+from inference_cache.rpc.admission import DEFAULT_MAX_LOOKUPS
 from inference_cache.rpc.events import Events
 from inference_cache.rpc.evictions import MAX_WAITING_BYTES, Evictions
 from inference_cache.rpc.failures import Failures
@@ -34,11 +35,13 @@ class Limits:
         message_bytes: size of one received message; larger ones are refused with RESOURCE_EXHAUSTED.
         concurrent_rpcs: calls at a time, streams included; more are refused with RESOURCE_EXHAUSTED.
         waiting_evictions_bytes: block keys of evictions that wait for the index; more are refused with UNAVAILABLE.
+        lookups: lookups under way at once; more are answered NO_HINT at once.
     """
 
     message_bytes: int = 4 * 1024 * 1024
     concurrent_rpcs: int = 8192
     waiting_evictions_bytes: int = MAX_WAITING_BYTES
+    lookups: int = DEFAULT_MAX_LOOKUPS
 
 
 def build_server(
@@ -79,7 +82,7 @@ def build_server(
     handlers = Handlers(
         store,
         metrics,
-        Lookups(store, policies, metrics, tuning or Tuning(), lookup_timeout_ms),
+        Lookups(store, policies, metrics, tuning or Tuning(), lookup_timeout_ms, limits.lookups),
         Reports(store, policies, metrics),
         Events(store, metrics, evictions),
         failures,
