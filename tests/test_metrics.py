@@ -42,6 +42,7 @@ def exercise(metrics: Metrics) -> None:
     metrics.serving(True, tls=False)
     metrics.store_state(True)
     metrics.store_clock(0.5)
+    metrics.store_restarts(1)
     metrics.store_policy(True)
     metrics.store_lane("reads", in_flight=1, waiting=2, circuits_open=1, circuit_openings=3, reconnects=4)
     look_up(metrics, "m", known=True)

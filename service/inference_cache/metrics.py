@@ -121,6 +121,9 @@ DEFINITIONS = (
         merge="max",
     ),
     Definition("store_circuit_openings_total", "counter", "How often a server of the store was left alone.", ("lane",)),
+    Definition(
+        "store_restarts_total", "counter", "Times when the embedded Valkey ended by itself and was started again."
+    ),
     Definition("store_reconnects_total", "counter", "Lost connections to the store that were made again.", ("lane",)),
 )
 
@@ -161,6 +164,10 @@ class Metrics:
     def store_state(self, up: bool) -> None:
         """Say whether the store answers."""
         self._gauges["store_up"].set(up)
+
+    def store_restarts(self, total: int) -> None:
+        """Say how often the embedded store has been started again since the start."""
+        self._count_to("store_restarts_total", total)
 
     def store_clock(self, offset_seconds: float) -> None:
         """Say how far the store's clock is ahead of this host's."""

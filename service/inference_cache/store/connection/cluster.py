@@ -33,6 +33,7 @@ class ClusterConnection(Watched):
     """
 
     socket_path: str | None = None
+    restarts = 0
 
     def __init__(self, address: Address, limits: Limits) -> None:
         super().__init__()

