@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from inference_cache.store.connection import Connection, open_connection
-from tests.support.servers import Cluster, Server, kinds, redis_binary, valkey_binary
+from tests.support.servers import Cluster, Server, Watched, kinds, redis_binary, valkey_binary
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +43,14 @@ def own_valkey() -> Iterator[Server]:
     server = Server(valkey_binary())
     yield server.start()
     server.stop()
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    """Yield a primary with a replica and three Sentinels, all the test's own."""
+    servers = Watched(valkey_binary())
+    yield servers.start()
+    servers.stop()
 
 
 @pytest.fixture(params=kinds())

@@ -1,4 +1,4 @@
-"""Real Redis and Valkey processes for tests: single ones, a Cluster, and the ways to hurt them.
+"""Real Redis and Valkey processes for tests: single ones, a Cluster, Sentinels, and the ways to hurt them.
 
 Every process is tied to the one that started it, lives in a directory of its own and is stopped by its pid.
 """
@@ -103,8 +103,19 @@ class Server:
             "maxmemory-policy": "noeviction",
             **(settings or {}),
         }
+        self._directives = directives
         self._command = [binary, *_words(directives)]
         self._process: subprocess.Popen[bytes] | None = None
+
+    def follow(self, primary: Server) -> None:
+        """Become a replica of a server with a port, and return when in step with it."""
+        self.ask("REPLICAOF", "127.0.0.1", primary.port)
+        wait_until(lambda: b"master_link_status:up" in self.ask("INFO", "replication"), "the replica to be in step")
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the server calls itself a primary."""
+        return bool(self.ask("ROLE")[0] == b"master")
 
     @property
     def url(self) -> str:
@@ -175,6 +186,86 @@ class Server:
         """Kill the process and remove what it wrote."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Sentinel(Server):
+    """A Sentinel that watches one primary under the name ``index``, and has it replaced half a second after its end.
+
+    Args:
+        binary: of a server, which is a Sentinel when told so.
+        primary: what to watch.
+        directives: further lines of its configuration.
+    """
+
+    def __init__(self, binary: str, primary: Server, directives: Iterable[str] = ()) -> None:
+        super().__init__(binary, port=free_ports(1)[0])
+        told = ("port", "bind", "unixsocket", "dir", "logfile")
+        lines = [
+            *(f"{name} {value}" for name, value in self._directives.items() if name in told),
+            f"sentinel monitor index 127.0.0.1 {primary.port} 2",
+            "sentinel down-after-milliseconds index 500",
+            "sentinel failover-timeout index 2000",
+            *directives,
+        ]
+        file = self.directory / "sentinel.conf"
+        file.write_text("\n".join(lines) + "\n")
+        self._command = [binary, str(file), "--sentinel"]
+
+
+class Watched:
+    """A primary with replicas, and three Sentinels that replace it.
+
+    Args:
+        binary: the program, of servers and Sentinels.
+        replicas: how many.
+        settings: further directives of the servers.
+        directives: further lines of the Sentinels' configuration.
+    """
+
+    def __init__(
+        self,
+        binary: str,
+        replicas: int = 1,
+        settings: Mapping[str, str] | None = None,
+        directives: Iterable[str] = (),
+    ) -> None:
+        ports = free_ports(1 + replicas)
+        settings = {"repl-diskless-sync-delay": "0", **(settings or {})}
+        self.servers = [Server(binary, port=port, settings=settings) for port in ports]
+        self.sentinels = [Sentinel(binary, self.servers[0], directives) for _ in range(3)]
+
+    @property
+    def url(self) -> str:
+        """The address for ``open_connection``."""
+        return "redis+sentinel://" + ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels) + "/index"
+
+    @property
+    def primary(self) -> Server:
+        """The server that the Sentinels name."""
+        _, port = self.sentinels[0].ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "index")
+        return next(server for server in self.servers if server.port == int(port))
+
+    def start(self) -> Watched:
+        """Start all and return when each Sentinel knows the others and the replicas."""
+        first, *replicas = self.servers
+        first.start()
+        for replica in replicas:
+            replica.start()
+            replica.follow(first)
+        for sentinel in self.sentinels:
+            sentinel.start()
+        wait_until(lambda: all(map(self._knows_all, self.sentinels)), "the Sentinels to know each other")
+        return self
+
+    def _knows_all(self, sentinel: Server) -> bool:
+        others = sentinel.ask("SENTINEL", "SENTINELS", "index")
+        replicas = sentinel.ask("SENTINEL", "REPLICAS", "index")
+        return len(others) == len(self.sentinels) - 1 and len(replicas) == len(self.servers) - 1
+
+    def stop(self) -> None:
+        """Stop all, the Sentinels first."""
+        for each in (*self.sentinels, *self.servers):
+            each.stop()
 
 
 class Cluster:

@@ -24,6 +24,11 @@ GOOD = [
     ("unix://u:p@/a%20b?db=2", Address(Kind.UNIX, path="/a b", database=2, username="u", password="p")),
     ("redis+cluster://h:1,[::2]:3", Address(Kind.CLUSTER, hosts=(("h", 1), ("::2", 3)))),
     ("redis+cluster://u:p@h", Address(Kind.CLUSTER, hosts=(("h", 6379),), username="u", password="p")),
+    ("redis+sentinel://h:1,[::2]/n", Address(Kind.SENTINEL, hosts=(("h", 1), ("::2", 26379)), primary="n")),
+    (
+        "redis+sentinel://u:p@h:1/a%20b/3",
+        Address(Kind.SENTINEL, hosts=(("h", 1),), primary="a b", database=3, username="u", password="p"),
+    ),
 ]
 
 BAD = [
@@ -48,6 +53,10 @@ BAD = [
     "unix://u:hunter2@h/path",
     "redis+cluster://u:hunter2@",
     "redis+cluster://u:hunter2@h/1",
+    "redis+sentinel://u:hunter2@h",
+    "redis+sentinel://u:hunter2@/name",
+    "redis+sentinel://u:hunter2@h/name/one",
+    "redis+sentinel://u:hunter2@h/name/1/2",
 ]
 
 

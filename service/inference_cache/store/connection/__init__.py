@@ -1,4 +1,4 @@
-"""Reaching Redis: embedded, alone or as a Cluster. What it holds is no business of this package.
+"""Reaching Redis: embedded, alone, behind Sentinels or as a Cluster. What it holds is no business of this package.
 
 :func:`open_connection` is the only way in, :class:`Connection` what everybody else knows.
 """

@@ -13,10 +13,13 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from inference_cache.errors import ConfigError
 
 _PORT = 6379
+_SENTINEL_PORT = 26379
+_FORM = "redis+sentinel://a:26379,b:26379,c:26379/name"
 _FLAG = "--redis-url (INFERENCE_CACHE_REDIS_URL, REDIS_URL)"
 _FORMS = (
     "embedded:, redis://[user:password@]host[:port][/database], rediss://..., "
-    "unix://[user:password@]/path[?db=number], redis+cluster://host:port[,host:port]"
+    "unix://[user:password@]/path[?db=number], redis+cluster://host:port[,host:port], "
+    "redis+sentinel://[user:password@]host:port[,host:port]/name[/database]"
 )
 _TLS_OPTIONS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"}
 
@@ -28,16 +31,18 @@ class Kind(Enum):
     TCP = "tcp"
     UNIX = "unix"
     CLUSTER = "cluster"
+    SENTINEL = "sentinel"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One Redis, or one Cluster.
+    """One Redis, one Cluster, or one primary that Sentinels watch.
 
     Attributes:
         kind: how it is reached.
-        hosts: (host, port) of the server, or of some nodes of the Cluster.
+        hosts: (host, port) of the server, of some nodes of the Cluster, or of the Sentinels.
         path: of the Unix socket.
+        primary: the Sentinels' name for what they watch.
         database: number of the logical database.
         username: of the ACL user, ``None`` for the default one.
         password: of that user.
@@ -47,6 +52,7 @@ class Address:
     kind: Kind
     hosts: tuple[tuple[str, int], ...] = ()
     path: str = ""
+    primary: str = ""
     database: int = 0
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -56,8 +62,9 @@ class Address:
 def parse_address(url: str) -> Address:
     """Return what a URL says.
 
-    ``rediss`` accepts the options ``ssl_ca_certs``, ``ssl_certfile``, ``ssl_keyfile`` (paths), ``ssl_cert_reqs``
-    (``required`` or ``none``) and ``ssl_check_hostname`` (``true`` or ``false``).
+    With TLS (``rediss``, ``rediss+cluster``, ``rediss+sentinel``) there are the options ``ssl_ca_certs``,
+    ``ssl_certfile``, ``ssl_keyfile`` (paths), ``ssl_cert_reqs`` (``required`` or ``none``) and ``ssl_check_hostname``
+    (``true`` or ``false``).
 
     Raises:
         ConfigError: the URL is of no known form. The message does not repeat it.
@@ -77,6 +84,8 @@ def parse_address(url: str) -> Address:
         return _tcp(parts, options)
     if parts.scheme in {"redis+cluster", "rediss+cluster"}:
         return _cluster(parts, options)
+    if parts.scheme in {"redis+sentinel", "rediss+sentinel"}:
+        return _sentinel(parts, options)
     raise ConfigError(f"{_FLAG} has an unknown scheme; use one of: {_FORMS}")
 
 
@@ -116,6 +125,26 @@ def _cluster(parts: SplitResult, options: dict[str, str]) -> Address:
     return Address(Kind.CLUSTER, hosts=hosts, username=username, password=password, tls=tls)
 
 
+def _sentinel(parts: SplitResult, options: dict[str, str]) -> Address:
+    username, password, rest = _credentials(parts.netloc)
+    primary, _, number = parts.path.strip("/").partition("/")
+    database = _database(options.pop("db", "") or number)
+    tls = _tls(options) if parts.scheme == "rediss+sentinel" else None
+    _no_more(options)
+    hosts = tuple(_host(piece, _SENTINEL_PORT) for piece in rest.split(",") if piece)
+    if not hosts or not primary:
+        raise ConfigError(f"{_FLAG}: redis+sentinel:// needs Sentinels and the name of what they watch, as in {_FORM}")
+    return Address(
+        Kind.SENTINEL,
+        hosts=hosts,
+        primary=unquote(primary),
+        database=database,
+        username=username,
+        password=password,
+        tls=tls,
+    )
+
+
 def _credentials(netloc: str) -> tuple[str | None, str | None, str]:
     """Split ``user:password@rest``."""
     account, _, rest = netloc.rpartition("@")
@@ -123,7 +152,7 @@ def _credentials(netloc: str) -> tuple[str | None, str | None, str]:
     return unquote(username) or None, unquote(password) or None, rest
 
 
-def _host(text: str) -> tuple[str, int]:
+def _host(text: str, default_port: int = _PORT) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
@@ -131,7 +160,7 @@ def _host(text: str) -> tuple[str, int]:
         host, port = None, None
     if not host or port == 0:
         raise ConfigError(f"{_FLAG}: a host is not host:port; write / ? # @ in a password as %2F %3F %23 %40")
-    return host, port or _PORT
+    return host, port or default_port
 
 
 def _database(text: str) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from inference_cache.errors import StoreError, StoreUnavailable
 from inference_cache.store.connection.address import Address
+from inference_cache.store.connection.dial import Dialer
 from inference_cache.store.connection.faults import FAILURES, WORDS, ErrorReply, store_errors, translate
 from inference_cache.store.connection.node import LANES, Node
 from inference_cache.store.connection.topology import SLOTS, Host, Topology, moved_to, slot_of
@@ -119,7 +120,7 @@ class ClusterConnection(Watched):
     def _node(self, host: Host) -> Node:
         node = self._nodes.get(host)
         if node is None:
-            node = self._nodes[host] = Node(self._address, host, self._limits)
+            node = self._nodes[host] = Node(Dialer(self._address, host, self._limits))
         return node
 
     async def _follow(self, moved: ErrorReply, node: Node, version: int) -> None:

@@ -91,6 +91,14 @@ PROTOCOL = Fault(StoreUnavailable, "protocol", "what answers does not speak the 
 CIRCUIT_OPEN = Fault(StoreUnavailable, "circuit_open", "Redis has not answered lately and is left alone for a moment")
 CROWDED = Fault(StoreUnavailable, "crowded", "too many calls wait for Redis")
 REFUSED = Fault(StoreUnavailable, "refused", "Redis refused the call")
+NO_SENTINEL = Fault(StoreUnavailable, "sentinel", "no Sentinel answers")
+SENTINEL_AUTH = Fault(
+    StoreUnavailable,
+    "sentinel_auth",
+    "a Sentinel refused the user or the password of --redis-sentinel-username and --redis-sentinel-password",
+)
+NO_PRIMARY = Fault(StoreUnavailable, "no_primary", "the Sentinels know nothing by the name that --redis-url has")
+DEMOTED = Fault(StoreUnavailable, "demoted", "what the Sentinels call the primary is a replica; a failover goes on")
 
 
 def translate(failure: BaseException) -> StoreError:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from inference_cache.errors import StoreError
 from inference_cache.store.connection.breaker import Breaker
 from inference_cache.store.connection.call import Backlog, Call, Command
-from inference_cache.store.connection.dial import Dialer
+from inference_cache.store.connection.dial import Dial
 from inference_cache.store.connection.faults import CIRCUIT_OPEN, CROWDED, DOWN, FAILURES, TIMEOUT, Fault, fault_of
 from inference_cache.store.connection.link import Link
 from inference_cache.store.connection.transport import Reply, Traffic
@@ -40,7 +40,7 @@ class Lane:
         name: of the lane, for the log.
     """
 
-    def __init__(self, dial: Dialer, name: str) -> None:
+    def __init__(self, dial: Dial, name: str) -> None:
         self._dial = dial
         self._call_s = dial.limits.call_ms / 1000
         self._breaker = Breaker(f"{dial.name}, {name}", self._probe)
@@ -54,6 +54,7 @@ class Lane:
         self._given_up = 0
         self._heard = self._loop.time()
         self._reconnects = 0
+        self._wake = asyncio.Event()
         self._ended = False
 
     async def call(self, command: Command) -> Reply:
@@ -76,6 +77,12 @@ class Lane:
             circuit_openings=self._breaker.openings,
             reconnects=self._reconnects,
         )
+
+    def renew(self) -> None:
+        """Make a new connection at once: another server may have the part of this one by now."""
+        self._wake.set()
+        if self._link is not None:
+            self._link.cut(DOWN)
 
     async def retire(self) -> None:
         """Take no more calls, let those that wait have their replies, then close."""
@@ -213,7 +220,10 @@ class Lane:
         pause_s, first = 0.0, True
         while not self._ended:
             if pause_s:
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - spreads load, guards nothing
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s * random.uniform(0.5, 1)):  # noqa: S311 - spreads load
+                        await self._wake.wait()
+            self._wake.clear()
             pause_s = min(max(2 * pause_s, _MIN_PAUSE_S), _MAX_PAUSE_S)
             try:
                 link = await self._dial()

@@ -5,22 +5,26 @@ It has two lanes: lookups have one of their own, so that they never queue behind
 A call is repeated only when the error proves that nothing ran: the server is loading its data, wants the call
 again later, or does not know the script. All else is the caller's to decide. A lookup is not worth waiting for:
 only its missing script is loaded.
+
+A server that calls itself a read-only replica was the primary once: the connections are made anew, which leads to its
+successor where a name or Sentinels stand for "the primary".
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
-from inference_cache.store.connection.address import Address
 from inference_cache.store.connection.call import Command
-from inference_cache.store.connection.dial import Dialer
+from inference_cache.store.connection.dial import Dial
 from inference_cache.store.connection.faults import ErrorReply
 from inference_cache.store.connection.hearing import listen
 from inference_cache.store.connection.lane import Lane
-from inference_cache.store.connection.transport import Limits, Reply, ScriptLike, Traffic
+from inference_cache.store.connection.transport import Reply, ScriptLike, Traffic
 
 _PAUSES_S = (0.05, 0.1)
+_RENEW_S = 1.0
 _LATER = frozenset({"LOADING", "TRYAGAIN"})
 
 LANES = ("reads", "writes")
@@ -29,16 +33,23 @@ LANES = ("reads", "writes")
 class Node:
     """One server; raises :class:`ErrorReply` as it came, and ``StoreUnavailable`` when there is no reply.
 
-    Attributes:
-        host: (host, port), or ``None`` behind a Unix socket.
+    Args:
+        dial: makes connections to it.
+        is_replica: whether it is only ever read from.
     """
 
-    def __init__(self, address: Address, host: tuple[str, int] | None, limits: Limits) -> None:
-        self.host = host
-        self._dial = Dialer(address, host, limits)
+    def __init__(self, dial: Dial, *, is_replica: bool = False) -> None:
+        self._dial = dial
+        self._evalsha = "EVALSHA_RO" if is_replica else "EVALSHA"
         self._reads, self._writes = (Lane(self._dial, name) for name in LANES)
-        self._call_s = limits.call_ms / 1000
+        self._call_s = dial.limits.call_ms / 1000
+        self._renewed_at = float("-inf")
         self._loading: dict[str, asyncio.Task[Reply]] = {}
+
+    @property
+    def host(self) -> tuple[str, int] | None:
+        """(host, port), or ``None`` behind a Unix socket."""
+        return self._dial.host
 
     async def call(self, *command: bytes | int | str) -> Reply:
         """Send one command that changes nothing, and return its reply, undecoded."""
@@ -52,11 +63,13 @@ class Node:
 
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
         """Run a script; where the server has lost it, load it and run it then."""
-        command = ("EVALSHA", script.sha, 1, key, *args)
+        command = (self._evalsha, script.sha, 1, key, *args)
         lane = self._reads if script.read_only else self._writes
         try:
             return await lane.call(command)
         except ErrorReply as refusal:
+            if refusal.word == "READONLY":
+                self._renew_soon()
             if refusal.word != "NOSCRIPT" and (script.read_only or refusal.word not in _LATER):
                 raise
             missing = refusal.word == "NOSCRIPT"
@@ -93,6 +106,17 @@ class Node:
     def traffic(self) -> dict[str, Traffic]:
         """Return what goes on in each lane."""
         return dict(zip(LANES, (self._reads.traffic(), self._writes.traffic()), strict=True))
+
+    def renew(self) -> None:
+        """Leave the connections for new ones, because another server may have the part of this one by now."""
+        self._renewed_at = time.monotonic()
+        for lane in (self._reads, self._writes):
+            lane.renew()
+
+    def _renew_soon(self) -> None:
+        """Look for the primary anew, since this is none any more; not for every refused call."""
+        if time.monotonic() - self._renewed_at > _RENEW_S:
+            self.renew()
 
     async def retire(self) -> None:
         """Take no more calls, and close when those under way have ended."""

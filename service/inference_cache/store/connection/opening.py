@@ -5,7 +5,9 @@ from __future__ import annotations
 from inference_cache.errors import ConfigError
 from inference_cache.store.connection.address import Address, Kind, parse_address
 from inference_cache.store.connection.cluster import ClusterConnection
+from inference_cache.store.connection.dial import Dialer
 from inference_cache.store.connection.embedded import start_embedded
+from inference_cache.store.connection.sentinel import PrimaryDialer, SentinelConnection
 from inference_cache.store.connection.standalone import StandaloneConnection
 from inference_cache.store.connection.transport import Connection, Limits
 
@@ -13,7 +15,12 @@ EMBEDDED_URL = "embedded:"
 
 
 async def open_connection(
-    url: str = EMBEDDED_URL, *, embedded_dir: str | None = None, limits: Limits | None = None
+    url: str = EMBEDDED_URL,
+    *,
+    embedded_dir: str | None = None,
+    limits: Limits | None = None,
+    sentinel_username: str | None = None,
+    sentinel_password: str | None = None,
 ) -> Connection:
     """Connect to the Redis that a URL names, or start our own.
 
@@ -21,27 +28,36 @@ async def open_connection(
     ``certain``. Use :meth:`Connection.ping` to know at once.
 
     Args:
-        url: ``embedded:``, ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``; see
+        url: ``embedded:``, ``redis://``, ``rediss://``, ``unix://``, ``redis+cluster://`` or ``redis+sentinel://``; see
             :func:`~inference_cache.store.connection.address.parse_address`.
         embedded_dir: where the embedded server keeps its data; ``None`` for nowhere.
         limits: deadlines and bounds; the defaults of :class:`Limits` if ``None``.
+        sentinel_username: our ACL user at the Sentinels; the URL has the one at the servers that they watch.
+        sentinel_password: of that user.
 
     Raises:
-        ConfigError: the URL or the directory is unusable.
+        ConfigError: the URL or the directory is unusable, or something is said that has no meaning with the URL.
         StoreUnavailable: the embedded server did not start.
     """
     address = parse_address(url)
     limits = limits if limits is not None else Limits()
     if embedded_dir is not None and address.kind is not Kind.EMBEDDED:
         raise ConfigError("--embedded-dir (INFERENCE_CACHE_EMBEDDED_DIR) needs the embedded server, not --redis-url")
+    if (sentinel_username or sentinel_password) and address.kind is not Kind.SENTINEL:
+        raise ConfigError(
+            "--redis-sentinel-username and --redis-sentinel-password (INFERENCE_CACHE_REDIS_SENTINEL_USERNAME, "
+            "INFERENCE_CACHE_REDIS_SENTINEL_PASSWORD) need a --redis-url of redis+sentinel://"
+        )
     connection: StandaloneConnection | ClusterConnection
     if address.kind is Kind.CLUSTER:
         connection = ClusterConnection(address, limits)
+    elif address.kind is Kind.SENTINEL:
+        connection = SentinelConnection(PrimaryDialer(address, limits, sentinel_username, sentinel_password))
     elif address.kind is Kind.EMBEDDED:
         child = await start_embedded(embedded_dir)
-        connection = StandaloneConnection(Address(Kind.UNIX, path=child.socket_path), limits, child)
+        connection = StandaloneConnection(Dialer(Address(Kind.UNIX, path=child.socket_path), None, limits), child)
     else:
-        connection = StandaloneConnection(address, limits)
+        connection = StandaloneConnection(Dialer(address, address.hosts[0] if address.hosts else None, limits))
     try:
         await connection.start()
     except BaseException:

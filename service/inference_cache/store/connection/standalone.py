@@ -1,14 +1,14 @@
-"""A connection to one Redis server: by TCP, TLS or Unix socket, somebody's or our own child."""
+"""A connection to one Redis server at a time: by TCP, TLS or Unix socket, somebody's or our own child."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from inference_cache.store.connection.address import Address
+from inference_cache.store.connection.dial import Dial
 from inference_cache.store.connection.embedded import EmbeddedServer
 from inference_cache.store.connection.faults import FAILURES, store_errors, translate
 from inference_cache.store.connection.node import Node
-from inference_cache.store.connection.transport import Limits, Reply, ScriptLike, Traffic
+from inference_cache.store.connection.transport import Reply, ScriptLike, Traffic
 from inference_cache.store.connection.watch import Watched
 
 
@@ -16,14 +16,13 @@ class StandaloneConnection(Watched):
     """One server.
 
     Args:
-        address: where it is.
-        limits: deadlines and bounds.
+        dial: makes connections to it.
         child: the server when it is our own; it is stopped with the connection.
     """
 
-    def __init__(self, address: Address, limits: Limits, child: EmbeddedServer | None = None) -> None:
+    def __init__(self, dial: Dial, child: EmbeddedServer | None = None) -> None:
         super().__init__()
-        self._node = Node(address, address.hosts[0] if address.hosts else None, limits)
+        self._node = Node(dial)
         self._child = child
 
     @property
