@@ -45,12 +45,10 @@ local function drop_stats()
   return call('HDEL', M.stats, replica) == 1
 end
 
-local function retire(slot, partitions)
+local function retire(T, slot, partitions)
   local holdings = 0
   for _, partition in ipairs(partitions) do
-    local serving, count = scope_keys(M.root, scheme_of(partition))
-    call('HDEL', count, slot)
-    call('ZREM', serving, replica)
+    leave_scope(M, T, scheme_of(partition), slot, replica)
     call('ZREM', M.oldest, oldest_member(slot, partition))
     holdings = holdings + (tonumber(call('HGET', slot_key(M.root, slot), partition)) or 0)
   end
@@ -82,7 +80,7 @@ local dropped = drop_stats()
 if not slot then
   reply = { 'OK', 0, 0 }
 elseif not fence or fence >= newest_report(partitions) then
-  reply = { 'RETIRED', retire(slot, partitions) }
+  reply = { 'RETIRED', retire(T, slot, partitions) }
 else
   local removed, budget, more = drop_fenced(T, slot, partitions)
   reply = push_rebuild({ more and 'MORE' or 'OK', removed }, budget)

@@ -333,10 +333,9 @@ count_segments(slot)
 open_partition()
 local rebuild = write_segments(slot)
 T.hot = T.hot + order_segments(slot, max(T.version + 1, now_us))
-local serving = scope_keys(M.root, scheme)
-call('ZADD', serving, 'GT', reported_ms, replica)
+enter_scope(M, T, scheme, replica, reported_ms)
 if holdings > 0 then
-  count_scope(M, scheme, slot, replica, holdings)
+  count_scope(M, T, scheme, slot, replica, holdings)
   add_holdings(M, partition, slot, holdings)
 end
 settle_oldest(M, partition, slot)

@@ -10,7 +10,8 @@ ARGV
   3 expired_at  ms; holdings of this time or older do not count
   4 silent_at   ms; replicas with statistics and no sign of life after it are silent; "" when nobody is
   5 want_path   1: say where the blocks were found, for credits
-  6 survivors   0: the walk starts here; n: only the n replicas that follow are still in the run
+  6 known       version of the scope's membership that the caller has, or ""
+  7 survivors   0: the walk starts here; n: only the n replicas that follow are still in the run
   * replica     ids of the survivors
 REPLY
   OK, walked, n, n * (replica, blocks, oldest ms, tier, stats or ""), path, serving (lib/holders push_path, push_serving)
@@ -27,7 +28,7 @@ COST
 local totals_key = KEYS[1]
 local root = model_root(totals_key)
 local partition, keys, expired_at = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local silent_at, want_path, survivors = tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
+local silent_at, want_path, known, survivors = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6], tonumber(ARGV[7])
 local MAX_BLOCKS, MAX_SEGMENTS = 16384, 256
 
 local P = root .. ':P:' .. partition
@@ -81,7 +82,7 @@ end
 
 local function start_with_survivors()
   local ids = {}
-  for k = 1, survivors do ids[k] = ARGV[6 + k] end
+  for k = 1, survivors do ids[k] = ARGV[7 + k] end
   for _, slot in pairs(many('HMGET', root .. ':replicas', ids)) do
     if slot then reach[tonumber(slot)] = 0 end
   end
@@ -124,7 +125,7 @@ local function evidence(walked, complete)
   reply[3] = found
   push_path(reply, totals_key, path, want_path)
   if not complete then return reply end
-  return push_serving(reply, serving_of(root, scheme_of(partition), expired_at, silent_at))
+  return push_serving(reply, serving_of(root, scheme_of(partition), expired_at, silent_at, known))
 end
 
 if survivors > 0 then start_with_survivors() end

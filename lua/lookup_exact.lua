@@ -10,7 +10,8 @@ ARGV
   3 expired_at  ms; holdings of this time or older do not count
   4 silent_at   ms; replicas with statistics and no sign of life after it are silent; "" when nobody is
   5 want_path   1: say where the block was found, for credits
-  6 want_warm   1: a miss also brings the statistics of the serving replicas
+  6 known       version of the scope's membership that the caller has, or ""; not together with want_warm
+  7 want_warm   1: a miss also brings the statistics of the serving replicas
 REPLY
   HIT, n, n * (replica, tokens, time ms, tier, stats or ""), path, serving (lib/holders push_path, push_serving)
   MISS, n, n * stats or "" of the serving replicas, serving (lib/holders push_serving)      n is 0 unless want_warm
@@ -25,7 +26,8 @@ COST
 local totals_key = KEYS[1]
 local root = model_root(totals_key)
 local partition, key, expired_at = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local silent_at, want_path, want_warm = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6] == '1'
+local silent_at, want_path, want_warm = tonumber(ARGV[4]), ARGV[5] == '1', ARGV[7] == '1'
+local known = ARGV[6]
 
 local P = partition_keys(root, partition)
 
@@ -75,11 +77,11 @@ local function holders()
 end
 
 local reply = holders()
-local serving, silent = serving_of(root, scheme_of(partition), expired_at, silent_at)
+local version, serving, silent = serving_of(root, scheme_of(partition), expired_at, silent_at, known)
 if reply[2] > 0 then
-  return push_serving(push_path(reply, totals_key, path, want_path), serving, silent)
+  return push_serving(push_path(reply, totals_key, path, want_path), version, serving, silent)
 end
 local stats = want_warm and stats_of(root, serving) or {}
 local miss = { 'MISS', want_warm and #serving or 0 }
 for k = 1, miss[2] do miss[#miss + 1] = stats[k] or '' end
-return push_serving(miss, serving, silent)
+return push_serving(miss, version, serving, silent)

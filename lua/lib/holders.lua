@@ -23,10 +23,17 @@ local function stats_of(root, replicas)
 end
 
 -- Replicas that serve a scope and reported there after `expired_at`; and those of them that have statistics but
--- gave no sign of life after `silent_at` (nil: nobody is silent). A report is a sign of life too.
-local function serving_of(root, scheme, expired_at, silent_at)
-  local serving = scope_keys(root, scheme)
-  if not silent_at then return call('ZRANGEBYSCORE', serving, '(' .. expired_at, '+inf'), {} end
+-- gave no sign of life after `silent_at` (nil: nobody is silent). A report is a sign of life too. Returns the
+-- version of the membership first, "" when somebody of it is left out; no ids (nil) when the caller knows that version
+-- and nobody of it has expired.
+local function serving_of(root, scheme, expired_at, silent_at, known)
+  local serving, count = scope_keys(root, scheme)
+  local version = call('HGET', count, 'v') or ''
+  if not silent_at then
+    if known ~= '' and known == version and call('ZCOUNT', serving, '-inf', expired_at) == 0 then return version end
+    local ids = call('ZRANGEBYSCORE', serving, '(' .. expired_at, '+inf')
+    return #ids == call('ZCARD', serving) and version or '', ids, {}
+  end
   local scored = call('ZRANGEBYSCORE', serving, '(' .. expired_at, '+inf', 'WITHSCORES')
   local ids, silent = {}, {}
   for k = 1, #scored, 2 do ids[#ids + 1] = scored[k] end
@@ -35,12 +42,15 @@ local function serving_of(root, scheme, expired_at, silent_at)
     local alive_ms = rows[k] and (read('>I8', rows[k]))
     if alive_ms and max(alive_ms, tonumber(scored[2 * k])) <= silent_at then silent[#silent + 1] = ids[k] end
   end
-  return ids, silent
+  return '', ids, silent
 end
 
--- Append the serving replicas to a reply: how many of them are silent, the silent ones, then all of them.
-local function push_serving(reply, serving, silent)
-  reply[#reply + 1] = #silent
+-- Append the serving replicas to a reply: the version of the membership, then -1 if the caller knows them, else how many of
+-- them are silent, the silent ones, and all of them.
+local function push_serving(reply, version, serving, silent)
+  reply[#reply + 1] = version
+  reply[#reply + 1] = serving and #silent or -1
+  if not serving then return reply end
   for _, replica in ipairs(silent) do reply[#reply + 1] = replica end
   for _, replica in ipairs(serving) do reply[#reply + 1] = replica end
   return reply

@@ -42,13 +42,28 @@ local function add_holdings(M, partition, slot, delta)
   if call('HINCRBY', key, partition, delta) <= 0 then call('HDEL', key, partition) end
 end
 
--- Count a slot's holdings in a scope; at zero its replica serves it no longer.
-local function count_scope(M, scheme, slot, replica, delta)
+-- A scope's membership changed: servers that know the members by this version ask for them again. No two changes share
+-- a version of the model.
+local function renumber_scope(T, count)
+  call('HSET', count, 'v', number(T.version + 1))
+end
+
+local function leave_scope(M, T, scheme, slot, replica)
   local serving, count = scope_keys(M.root, scheme)
-  if call('HINCRBY', count, slot, delta) <= 0 then
-    call('HDEL', count, slot)
-    call('ZREM', serving, replica)
-  end
+  call('HDEL', count, slot)
+  call('ZREM', serving, replica)
+  if call('ZCARD', serving) == 0 then call('DEL', count) else renumber_scope(T, count) end
+end
+
+local function enter_scope(M, T, scheme, replica, reported_ms)
+  local serving, count = scope_keys(M.root, scheme)
+  if call('ZADD', serving, 'GT', reported_ms, replica) == 1 then renumber_scope(T, count) end
+end
+
+-- Count a slot's holdings in a scope; at zero its replica serves it no longer.
+local function count_scope(M, T, scheme, slot, replica, delta)
+  local _, count = scope_keys(M.root, scheme)
+  if call('HINCRBY', count, slot, delta) <= 0 then leave_scope(M, T, scheme, slot, replica) end
 end
 
 -- Book a removal everywhere but in the segments themselves. A retired slot serves nothing and is due for nothing any more.
@@ -60,6 +75,6 @@ local function settle_removal(M, T, removal)
   if removal.holdings == 0 then return end
   add_holdings(M, partition, slot, -removal.holdings)
   if not removal.retired then
-    count_scope(M, scheme_of(partition), slot, removal.replica, -removal.holdings)
+    count_scope(M, T, scheme_of(partition), slot, removal.replica, -removal.holdings)
   end
 end

@@ -6,7 +6,7 @@
 -- Taking a slot's holdings out of the segments of one partition.
 
 local MAX_SEGMENTS = 64 -- segments that one call empties, oldest first, before it leaves the rest to the next
-local MAX_UNMAPPED = 1024 -- blocks that one call unmaps, likewise
+local MAX_UNMAPPED = 512 -- blocks that one call unmaps, likewise
 
 -- What one call may still do, and the segments it leaves to be rebuilt (flat partition, segment).
 local function open_budget()

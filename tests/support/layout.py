@@ -179,7 +179,9 @@ def _check_sums(root: bytes, keys: dict[bytes, Any], expected: Expected, retired
                 scopes[partition.split(b"/")[0]][slot] += count
     assert keys.get(b"oldest", {}) == oldest, f"{root!r}: oldest disagrees"
     for scheme, by_slot in scopes.items():
-        stored = {slot: int(count) for slot, count in keys.get(b"S:" + scheme + b":count", {}).items()}
+        counts = dict(keys.get(b"S:" + scheme + b":count", {}))
+        assert int(counts.pop(b"v")) <= int(totals[b"version"]), f"{root!r}: membership of {scheme!r} has no version"
+        stored = {slot: int(count) for slot, count in counts.items()}
         assert stored == dict(by_slot), f"{root!r}: counts of scope {scheme!r} disagree"
         serving = keys.get(b"S:" + scheme + b":serving", {})
         assert set(serving) == {slots[slot] for slot in by_slot}, f"{root!r}: serving of {scheme!r} disagrees"

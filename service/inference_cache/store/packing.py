@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct, error
 
 from inference_cache.domain.models import ModelKey, ReplicaStats, Retention
@@ -37,6 +38,7 @@ def pack_stats(stats: ReplicaStats) -> bytes:
     return fixed + stats.client_version.encode()
 
 
+@lru_cache(maxsize=8192)
 def unpack_stats(row: bytes) -> ReplicaStats | None:
     """Return the statistics of a row, ``None`` for an empty one."""
     if not row:

@@ -32,7 +32,8 @@ from inference_cache.store import packing, replies
 from inference_cache.store.calls import Calls
 from inference_cache.store.connection.transport import Connection
 from inference_cache.store.keys import Keys, key_ttl_ms
-from inference_cache.store.replies import Stored, Sums
+from inference_cache.store.replies import NOBODY, Stored, Sums
+from inference_cache.store.scopes import Scopes
 from inference_cache.store.scripts import load, names
 from inference_cache.store.sweep import Sweep
 from inference_cache.store.trim import Trim
@@ -62,6 +63,7 @@ class RedisStore:
         self._keys = Keys(key_prefix)
         self._calls = Calls(connection, self._keys)
         self._catalog = self._calls.catalog
+        self._scopes = Scopes()
         self._sweep = Sweep(self._calls)
         self._trim = Trim(self._calls)
 
@@ -85,7 +87,8 @@ class RedisStore:
     ) -> ChainEvidence:
         """Walk the chain; a long one takes several calls that carry the replicas still in the run."""
         name = self._keys.partition(partition)
-        options = (expired_at_ms, "" if silent_at_ms is None else silent_at_ms, int(want_path))
+        known = self._scopes.known(model, partition, silent_at_ms)
+        options = (expired_at_ms, "" if silent_at_ms is None else silent_at_ms, int(want_path), known.version)
         walked, calls = 0, 0
         ended: list[Run] = []
         going: dict[str, Run] = {}
@@ -93,14 +96,15 @@ class RedisStore:
         while True:
             rest = keys[walked * KEY_BYTES :]
             reply = await self._calls.run("lookup_chain", model, name, rest, *options, len(going), *going)
-            walk = replies.read_walk(reply)
+            walk = replies.read_walk(reply, known)
             runs = [_continued(going.pop(run.replica_id, None), run, walked) for run in walk.runs]
             ended += going.values()
             places += walk.places
             walked, calls = walked + walk.walked, calls + 1
             if walk.complete:
                 path = Path(model, partition, tuple(places), walk.version) if want_path else None
-                return ChainEvidence(replies.in_order([*ended, *runs]), walk.serving, walk.silent, path)
+                scope = self._scopes.learn(model, partition, walk.scope)
+                return ChainEvidence(replies.in_order([*ended, *runs]), scope.serving, scope.silent, path)
             ended += (run for run in runs if run.blocks < walked)
             going = {run.replica_id: run for run in runs if run.blocks == walked}
             _judge_length(walked, calls)
@@ -118,9 +122,12 @@ class RedisStore:
     ) -> ExactEvidence:
         """Look one block up."""
         silent_at = "" if silent_at_ms is None else silent_at_ms
-        args = (self._keys.partition(partition), key, expired_at_ms, silent_at, int(want_path), int(want_warm))
-        reply = await self._calls.run("lookup_exact", model, *args)
-        return replies.read_exact(reply, model, partition, want_path=want_path)
+        known = NOBODY if want_warm else self._scopes.known(model, partition, silent_at_ms)
+        options = (expired_at_ms, silent_at, int(want_path), known.version, int(want_warm))
+        reply = await self._calls.run("lookup_exact", model, self._keys.partition(partition), key, *options)
+        evidence, scope = replies.read_exact(reply, model, partition, known, want_path=want_path)
+        self._scopes.learn(model, partition, scope)
+        return evidence
 
     async def credit(self, model: ModelKey, partition: Partition, hits: Sequence[Credit], *, hot_threshold: int) -> int:
         """Count hits, as many a call as hold Redis only briefly."""
@@ -245,6 +252,10 @@ class RedisStore:
             msg = "the offset to Redis' clock is not known well enough to sweep"
             raise StoreUnavailable(msg, "clock")
         return await self._sweep.run(expired_at, retention)
+
+    async def entries(self) -> dict[ModelKey, int]:
+        """Read the catalog, a page of models a call."""
+        return {each.entry.model: each.entry.prefixes for each in await self._catalog.listing()}
 
     async def trim_tenant(self, tenant_id: str, max_prefixes: int, expired_at_ms: int, *, lfu: bool = False) -> Trimmed:
         """Bring a tenant down to its quota."""

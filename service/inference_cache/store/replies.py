@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from inference_cache.domain.models import (
     CacheState,
@@ -136,6 +136,18 @@ def read_state(reply: Any) -> CacheState:
     return CacheState(found, reply[1], reply[2])
 
 
+class Scope(NamedTuple):
+    """Who serves a scope, and the version by which the store knows that membership."""
+
+    version: bytes = b""
+    serving: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+
+NOBODY = Scope()
+"""No membership that is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
     """Reply of ``lookup_chain``: how far it looked, what it found where, and whether it must go on."""
@@ -145,12 +157,11 @@ class Walk:
     places: tuple[tuple[bytes, int, int], ...]
     version: int
     complete: bool
-    serving: tuple[str, ...] = ()
-    silent: tuple[str, ...] = ()
+    scope: Scope = NOBODY
 
 
-def read_walk(reply: Any) -> Walk:
-    """Decode the reply of ``lookup_chain``."""
+def read_walk(reply: Any, known: Scope) -> Walk:
+    """Decode the reply of ``lookup_chain``; ``known`` is the membership that it was told of."""
     complete = _expect(reply, b"OK", b"MORE") == b"OK"
     end = 3 + 5 * reply[2]
     runs = [
@@ -160,7 +171,7 @@ def read_walk(reply: Any) -> Walk:
     places, version, end = _path(reply, end)
     if not complete:
         return Walk(reply[1], tuple(runs), places, version, complete)
-    return Walk(reply[1], tuple(runs), places, version, complete, *_serving(reply, end))
+    return Walk(reply[1], tuple(runs), places, version, complete, _scope(reply, end, known))
 
 
 def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -175,30 +186,35 @@ def _path(reply: Sequence[Any], at: int) -> tuple[tuple[tuple[bytes, int, int], 
     return tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True)), reply[at + 1], end
 
 
-def _serving(reply: Sequence[Any], at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the serving replicas and the silent ones among them."""
-    split = at + 1 + reply[at]
-    return _ids(reply[split:]), _ids(reply[at + 1 : split])
+def _scope(reply: Sequence[Any], at: int, known: Scope) -> Scope:
+    """Return who serves the scope: as the reply says, or as it was known."""
+    version, silent = reply[at], reply[at + 1]
+    if silent < 0:
+        return known
+    split = at + 2 + silent
+    return Scope(version, _ids(reply[split:]), _ids(reply[at + 2 : split]))
 
 
-def read_exact(reply: Any, model: ModelKey, partition: Partition, *, want_path: bool) -> ExactEvidence:
-    """Decode the reply of ``lookup_exact``."""
+def read_exact(
+    reply: Any, model: ModelKey, partition: Partition, known: Scope, *, want_path: bool
+) -> tuple[ExactEvidence, Scope]:
+    """Decode the reply of ``lookup_exact``; ``known`` is the membership that it was told of."""
     if _expect(reply, b"HIT", b"MISS") == b"HIT":
         end = 2 + 5 * reply[1]
         holders = sorted(tuple(reply[at : at + 5]) for at in range(2, end, 5))
         found = tuple(Holder(r.decode(), tokens, ms, tier, unpack_stats(row)) for r, tokens, ms, tier, row in holders)
         places, version, end = _path(reply, end)
-        serving, silent = _serving(reply, end)
+        scope = _scope(reply, end, known)
         path = Path(model, partition, places, version) if want_path else None
-        return ExactEvidence(found, serving, silent=silent, path=path)
+        return ExactEvidence(found, scope.serving, silent=scope.silent, path=path), scope
     end = 2 + reply[1]
-    serving, silent = _serving(reply, end)
+    scope = _scope(reply, end, known)
     if not reply[1]:
-        return ExactEvidence(serving=serving, silent=silent)
-    ids = reply[end + 1 + reply[end] :]
+        return ExactEvidence(serving=scope.serving, silent=scope.silent), scope
+    ids = reply[end + 2 + reply[end + 1] :]
     warm = sorted(zip(ids, reply[2:end], strict=True))
     rows = tuple((replica.decode(), stats) for replica, row in warm if (stats := unpack_stats(row)))
-    return ExactEvidence(serving=serving, warm=rows, silent=silent)
+    return ExactEvidence(serving=scope.serving, warm=rows, silent=scope.silent), scope
 
 
 @dataclass(frozen=True, slots=True)
