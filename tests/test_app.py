@@ -115,12 +115,6 @@ def test_admin_port_listens_and_has_no_endpoint(server: Serving) -> None:
     assert server.get("/metrics", server.wait_for("startup")["snapshot_addr"])[0] == 404
 
 
-def test_what_is_not_enforced_is_said_at_start(server: Serving) -> None:
-    """An accepted setting without effect is not passed over in silence."""
-    flags = [event["flag"] for event in server.events() if event["event"] == "setting_not_enforced"]
-    assert flags == ["--max-entries"]
-
-
 def test_readme_example_prints_what_the_readme_says(server: Serving) -> None:
     """The first program that a user copies works, and the commands then show the same."""
     text = README.read_text()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from inference_cache.background import StoreWatch, Sweeper
-from inference_cache.domain.models import Batch, Expired, ModelKey, Partition
+from inference_cache.capacity import Capacity
+from inference_cache.domain.models import Batch, Expired, ModelKey, Partition, Retention
 from inference_cache.domain.policy import DefaultPolicies, Policy
 from inference_cache.errors import StoreError, StoreUnavailable
 from inference_cache.metrics import Metrics
@@ -30,7 +31,7 @@ class Broken(ModelStore):
         self._error = error
         self._tried = tried
 
-    async def expire(self, expired_at: Callable[[str], int]) -> Expired:  # noqa: ARG002 - the interface's
+    async def expire(self, *_: object) -> Expired:
         self._tried.release()
         raise self._error
 
@@ -38,15 +39,18 @@ class Broken(ModelStore):
 class Partial(ModelStore):
     """A store of which one node does not answer."""
 
-    async def expire(self, expired_at: Callable[[str], int]) -> Expired:
-        found = await super().expire(expired_at)
+    async def expire(
+        self, expired_at: Callable[[str], int], retention: Callable[[str], Retention] | None = None
+    ) -> Expired:
+        found = await super().expire(expired_at, retention)
         found.failed = 1
         return found
 
 
 def sweeper(store: ModelStore, metrics: Metrics, *, certain: bool = True) -> Sweeper:
     policies = DefaultPolicies(Policy(ttl_ms=TTL_MS))
-    return Sweeper(store, policies, metrics, period_ms=1, clock_is_certain=lambda: certain)
+    capacity = Capacity(store, policies, metrics)
+    return Sweeper(store, policies, metrics, capacity, period_ms=1, clock_is_certain=lambda: certain)
 
 
 async def filled(store: ModelStore, reported_ms: int) -> ModelStore:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from inference_cache.config import CONCERNS, ServeConfig, all_settings, read_config, unenforced
+from inference_cache.config import CONCERNS, ServeConfig, all_settings, read_config
 from inference_cache.errors import ConfigError
 from inference_cache.settings import Address, Setting
 
@@ -29,9 +29,12 @@ WRONG = {
     "--sweep-period": ["0", "10ms"],
     "--max-entries": ["-1", "1e6"],
     "--replica-liveness-ttl": ["-1s", "7"],
+    "--hot-threshold": ["0", "1.5"],
     "--workers": ["0", "-1", "65", "two"],
     "--shutdown-grace": ["forever"],
     "--insecure-disable-auth": ["maybe"],
+    "--max-connection-age": ["-1s", "30", "8d", "200h"],
+    "--max-connection-age-grace": ["soon", "-1s"],
 }
 
 
@@ -55,6 +58,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (config.ranking.tenant_hot_min_hit_rate, config.ranking.tenant_hot_max_age_ms) == (0.1, 300_000)
     assert (config.retention.default_ttl_ms, config.retention.sweep_period_ms) == (1_800_000, 10_000)
     assert (config.retention.max_entries, config.retention.replica_liveness_ttl_ms) == (1_000_000, 0)
+    assert config.retention.hot_threshold == 2
     assert (config.process.workers, config.process.shutdown_grace_ms) == (1, 10_000)
 
 
@@ -97,7 +101,6 @@ def test_every_validated_setting_has_a_wrong_value_above() -> None:
     """
     assert {item.flag for item in SETTINGS} - set(WRONG) == {
         "--embedded-dir",
-        "--policy-dir",
         "--policy-dir",
         "--redis-url",
         "--http-bind-address",
@@ -144,13 +147,6 @@ def test_admin_port_beyond_loopback_needs_a_deliberate_word(address: str) -> Non
 def test_loopback_needs_no_word(address: str) -> None:
     """Every way of writing loopback starts without a further flag."""
     assert str(read_config({"snapshot_bind_address": address}, {}).listen.snapshot_bind_address) == address
-
-
-def test_values_that_are_not_enforced_are_named() -> None:
-    """What is accepted but not acted on is said at start, and only then."""
-    assert list(unenforced(read_config({"max_entries": "0"}, {}))) == []
-    both = read_config({"max_entries": "5", "replica_liveness_ttl_ms": "1m"}, {})
-    assert list(unenforced(both)) == ["--max-entries", "--replica-liveness-ttl"]
 
 
 def test_flags_and_variables_are_unique_and_explained() -> None:

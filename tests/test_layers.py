@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "domain": {"domain", "errors"},
     "store": {"store", "domain", "errors"},
     "tokenize": {"tokenize", "domain", "errors"},
-    "rpc": {"rpc", "store", "domain", "tokenize", "_pb"} | LEAVES,
+    "capacity": {"store", "domain"} | LEAVES,
+    "rpc": {"rpc", "capacity", "store", "domain", "tokenize", "_pb"} | LEAVES,
     "policies": {"policies", "store", "domain"} | LEAVES,
     "admin": {"admin", "policies", "store", "domain"} | LEAVES,
     "events": {"events", "store", "domain", "_pb"} | LEAVES,
@@ -26,9 +27,9 @@ MAY_IMPORT = {
     "log": set(),
     "metrics": {"domain"},
     "config": {"settings", "errors", "domain"},
-    "background": {"store", "domain"} | LEAVES,
+    "background": {"capacity", "store", "domain"} | LEAVES,
     "lifecycle": {"config"} | LEAVES,
-    "parts": {"background", "policies", "store", "domain", "config"} | LEAVES,
+    "parts": {"background", "capacity", "policies", "store", "domain", "config"} | LEAVES,
     "workers": {"workers", "store"} | LEAVES,
     "supervisor": {"workers", "lifecycle", "parts", "background", "policies", "admin", "store", "domain"}
     | {"config"}

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from inference_cache.domain.models import RESERVED_TENANT, ModelKey
-from inference_cache.metrics import DEFINITIONS, LATENCY_BUCKETS, Metrics, describe
+from inference_cache.metrics import DEFINITIONS, LATENCY_BUCKETS, MAX_TENANTS, OTHER, Metrics, describe
 
 
 def lookups(metrics: Metrics) -> dict[str, float]:
@@ -71,6 +71,11 @@ def exercise(metrics: Metrics) -> None:
     metrics.worker_restarted("killed")
     metrics.worker_lookups("0", 3)
     metrics.index_evicted("lru", "ttl", 1)
+    metrics.tenant_evicted("t", 1)
+    metrics.trim_failed("cap", "word")
+    metrics.credited(2)
+    metrics.credits_dropped("gone", 1)
+    metrics.sweeping(True)
     metrics.swept("ok", stats_rows=1)
     metrics.entries({model: 5}, complete=True)
 
@@ -168,3 +173,19 @@ def test_totals_kept_elsewhere_are_counted_once() -> None:
     for reconnects in (2, 2, 5):
         metrics.store_lane("reads", in_flight=0, waiting=0, circuits_open=0, circuit_openings=0, reconnects=reconnects)
     assert metrics.registry.get_sample_value("inferencecache_store_reconnects_total", {"lane": "reads"}) == 5
+
+
+def test_only_so_many_tenants_have_series_of_their_own() -> None:
+    """Quotas name tenants; however many of them exceed theirs, the label stays bounded and nothing is lost."""
+    metrics = Metrics()
+    for number in range(MAX_TENANTS + 5):
+        metrics.tenant_evicted(f"t{number}", 2)
+    metrics.tenant_evicted("t0", 1)
+    series = {
+        sample.labels["tenant_id"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "inferencecache_tenant_evictions_total"
+    }
+    assert len(series) == MAX_TENANTS + 1
+    assert (series["t0"], series[OTHER]) == (3, 10)

@@ -30,7 +30,8 @@ from inference_cache.domain.tuning import AffinityMode, Tuning
 from inference_cache.errors import StoreError
 from inference_cache.lifecycle import Signals, announce, beside, drained, settle_memory
 from inference_cache.metrics import Metrics
-from inference_cache.parts import keeper_of, open_store, policy_directory, sweeper_of
+from inference_cache.parts import capacity_of, keeper_of, open_store, policy_directory, sweeper_of
+from inference_cache.rpc.credits import Credits
 from inference_cache.rpc.health import Health
 from inference_cache.rpc.server import Limits, build_server
 from inference_cache.settings import Address
@@ -67,6 +68,7 @@ def tuning_of(config: ServeConfig) -> Tuning:
         max_prompt_bytes=config.lookup.max_prompt_bytes,
         block_size=config.lookup.engine_block_size,
         affinity=cast("AffinityMode", config.lookup.affinity),
+        liveness_ttl_ms=config.retention.replica_liveness_ttl_ms,
     )
 
 
@@ -92,6 +94,7 @@ class Service:
     Attributes:
         metrics: everything it counts.
         policies: the tenants' rules; to be run beside the service.
+        capacity: makes room after reports; to be run beside the service.
         health: what the health service says.
         state: what `/readyz` says.
         watch: to be run beside the service.
@@ -109,6 +112,8 @@ class Service:
         self.metrics, self.health, self.state = Metrics(), Health(), State()
         self.policies = keeper_of(config, connection, self.metrics, writes=not share_port)
         self.watch = StoreWatch(connection, self.metrics, self._store_changed)
+        self.capacity = capacity_of(config, store, self.policies.live, self.metrics)
+        self._hits = Credits(store, self.metrics, hot_threshold=config.retention.hot_threshold)
         self._store = store
         self._server = build_server(
             store=store,
@@ -116,6 +121,8 @@ class Service:
             metrics=self.metrics,
             health=self.health,
             tuning=tuning_of(config),
+            capacity=self.capacity,
+            hits=self._hits,
             limits=Limits(lookups=config.lookup.max_lookups_in_flight),
             lookup_timeout_ms=config.lookup.lookup_timeout_ms,
             share_port=share_port,
@@ -153,11 +160,13 @@ class Service:
         self.state.draining = True
         self.health.drain()
         await self._server.stop(grace_s)
+        await self._hits.close()
 
     async def stop(self) -> None:
         """Cut what was not drained."""
         self.metrics.serving(up=False, tls=False)
         await self._server.stop(None)
+        await self._hits.close()
 
     async def _store_changed(self, answers: bool) -> None:
         if answers:
@@ -203,7 +212,7 @@ async def working(config: ServeConfig) -> AsyncIterator[Service]:
         try:
             service.listen(config.listen.grpc_bind_address)
             await service.start()
-            async with beside(service.watch.run(), service.policies.run()):
+            async with beside(service.watch.run(), service.policies.run(), service.capacity.run()):
                 yield service
         finally:
             await service.stop()
@@ -212,7 +221,7 @@ async def working(config: ServeConfig) -> AsyncIterator[Service]:
 @asynccontextmanager
 async def _serving(config: ServeConfig, connection: Connection, store: RedisStore) -> AsyncIterator[Running]:
     service = Service(config, connection, store)
-    sweeper = sweeper_of(config, connection, store, service.policies.live, service.metrics)
+    sweeper = sweeper_of(config, connection, store, service.policies.live, service.metrics, service.capacity)
     policy = PolicyEndpoint(service.policies.sync, service.policies.live, service.metrics)
     public = HttpListener(public_app(service.state.not_ready, service.metrics.registry, ready=service.ready))
     admin = HttpListener(admin_app({"/policy": policy.answer}))
@@ -224,7 +233,7 @@ async def _serving(config: ServeConfig, connection: Connection, store: RedisStor
             service=service,
         )
         await service.start()
-        async with beside(sweeper.run(), service.watch.run(), service.policies.run()):
+        async with beside(sweeper.run(), service.watch.run(), service.policies.run(), service.capacity.run()):
             yield started
     finally:
         await service.stop()

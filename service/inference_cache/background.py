@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict
 
-from inference_cache.domain.models import Expired
+from inference_cache.capacity import Capacity
 from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.times import expired_at_ms
 from inference_cache.errors import StoreError
@@ -23,21 +25,28 @@ from inference_cache.store.connection.transport import Connection
 logger = logging.getLogger(__name__)
 
 _JITTER = 0.1
+_BEATS = 3
+"""How often in a period the lease is asked for."""
+
 _PING_PERIOD_S = 1.0
 _PING_TIMEOUT_S = 2.0
 _NO_EVICTION = "noeviction"
 
 
 class Sweeper:
-    """Removes what has expired, once a period.
+    """Removes what has expired, once a period, for all servers that share a store.
 
-    Every server sweeps; a jitter keeps servers that started together from doing so together. While the clock is not
-    certain nothing is swept, because what looks expired may not be.
+    The one that holds the lease sweeps; the others look at the catalog, so that their gauges are right too. A lease
+    lasts a period and is asked for three times as often, so that when its owner dies, or no longer knows the time,
+    another one goes on within two. Two at once do no harm: what expires is judged when it is removed.
+
+    While the clock is not certain nothing is swept, because what looks expired may not be.
 
     Args:
         store: the index.
         policies: whose TTL each tenant has.
         metrics: where sweeps are counted and the index' size is shown.
+        capacity: brings the index down to its cap after a sweep.
         period_ms: time between sweeps.
         clock_is_certain: whether the store's time is known well enough.
     """
@@ -47,6 +56,7 @@ class Sweeper:
         store: Store,
         policies: PolicySource,
         metrics: Metrics,
+        capacity: Capacity,
         *,
         period_ms: int,
         clock_is_certain: Callable[[], bool],
@@ -54,40 +64,88 @@ class Sweeper:
         self._store = store
         self._policies = policies
         self._metrics = metrics
-        self._period_s = period_ms / 1000
+        self._capacity = capacity
+        self._period_ms = period_ms
         self._clock_is_certain = clock_is_certain
+        self._owner = secrets.token_hex(16)
+        self._mine = False
+        self._promoted = asyncio.Event()
 
     async def run(self) -> None:
-        """Sweep for ever; the first time after a random part of the period."""
-        await asyncio.sleep(random.uniform(0, self._period_s))  # noqa: S311 - spreads load, guards nothing
+        """Sweep for ever, whenever it is this server's turn."""
+        keeping = asyncio.create_task(self._keep_lease())
+        try:
+            await self._sweep_on()
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _sweep_on(self) -> None:
+        period_s = self._period_ms / 1000
+        await asyncio.sleep(random.uniform(0, period_s))  # noqa: S311 - spreads load, guards nothing
         while True:
-            await self.sweep()
-            await asyncio.sleep(self._period_s * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311
+            self._promoted.clear()
+            await (self.sweep() if self._mine else self.look())
+            with suppress(TimeoutError):  # who takes over does so at once: nobody has swept for a while
+                async with asyncio.timeout(period_s * random.uniform(1 - _JITTER, 1 + _JITTER)):  # noqa: S311
+                    await self._promoted.wait()
+
+    async def _keep_lease(self) -> None:
+        """Ask for the lease, however long a sweep takes."""
+        while True:
+            before, self._mine = self._mine, await self._lease()
+            if self._mine and not before:
+                self._promoted.set()
+            self._metrics.sweeping(self._mine)
+            await asyncio.sleep(self._period_ms / 1000 / _BEATS)
+
+    async def _lease(self) -> bool:
+        if not self._clock_is_certain():
+            return False  # another server may know better
+        try:
+            return await self._store.lease(self._owner, self._period_ms) is not None
+        except StoreError:
+            return False
+        except Exception:
+            logger.exception("lease_failed")
+            return False
 
     async def sweep(self) -> None:
         """Sweep once; a store that does not answer makes this one a failure and is tried again next time."""
         if not self._clock_is_certain():
             self._metrics.swept("clock_uncertain")
             return
-        now_ms = self._store.now_ms()
+        await self._turn(self._sweep)
+
+    async def look(self) -> None:
+        """Leave the sweep to another server and only learn what the index holds."""
+        await self._turn(self._look)
+
+    async def _turn(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            found = await self._store.expire(
-                lambda tenant_id: expired_at_ms(now_ms, self._policies.for_tenant(tenant_id).ttl_ms)
-            )
+            await work()
         except StoreError as error:
             self._metrics.swept("failed")
             event(logger, logging.WARNING, "sweep_failed", reason=error.reason)
         except Exception:
             self._metrics.swept("failed")
             logger.exception("sweep_failed")
-        else:
-            self._count(found)
 
-    def _count(self, found: Expired) -> None:
+    async def _sweep(self) -> None:
+        now_ms, policies = self._store.now_ms(), self._policies.current()
+        found = await self._store.expire(
+            lambda tenant_id: expired_at_ms(now_ms, policies.for_tenant(tenant_id).ttl_ms),
+            lambda tenant_id: policies.for_tenant(tenant_id).retention,
+        )
         self._metrics.swept("partial" if found.failed else "ok", stats_rows=found.stats_rows)
         self._metrics.entries(found.prefixes, complete=not found.failed)
         for tenant_id, holdings in found.holdings.items():
-            self._metrics.index_evicted(self._policies.for_tenant(tenant_id).eviction, "ttl", holdings)
+            self._metrics.index_evicted(policies.for_tenant(tenant_id).eviction, "ttl", holdings)
+        await self._capacity.enforce_cap(policies)
+
+    async def _look(self) -> None:
+        self._metrics.entries(await self._store.entries(), complete=True)
+        self._metrics.swept("standby")
 
 
 class StoreWatch:

@@ -188,23 +188,31 @@ class Retention:
     sweep_period_ms: int = setting(
         "10s",
         duration(100, 3_600_000),
-        "How often what has expired is removed; lookups judge expiry themselves, so only totals and gauges lag.",
+        "How often what has expired is removed, by one of the servers that share a Redis; lookups judge expiry "
+        "themselves, so only totals and gauges lag.",
         flag="--sweep-period",
         unit="duration",
     )
     max_entries: int = setting(
         "1000000",
         integer(0),
-        "Cap on holdings in the index, 0 = none; not enforced by this version, which says so at start unless it is 0.",
+        "Cap on holdings in the index, all tenants together; what was reported longest ago gives way, in LFU tenants "
+        "what was hit least; 0 = none.",
         unit="holdings",
     )
     replica_liveness_ttl_ms: int = setting(
         "0",
         duration(0),
-        "Leave out replicas that have been silent for longer, 0 = off; not enforced by this version, which says so at "
-        "start unless it is 0.",
+        "Leave out of answers a replica that once sent statistics and has given no sign of life for longer than this, "
+        "neither by them nor by a report; 0 = never.",
         flag="--replica-liveness-ttl",
         unit="duration",
+    )
+    hot_threshold: int = setting(
+        "2",
+        integer(1, 2**31 - 1),
+        "Hits from which on a block counts as hot (hot_prefixes), in tenants whose eviction is LFU.",
+        unit="hits",
     )
 
 
@@ -277,13 +285,6 @@ def read_config(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> 
     config = ServeConfig(**parts)
     _check_together(config)
     return config
-
-
-def unenforced(config: ServeConfig) -> Iterator[str]:
-    """Yield the flags whose values ask for something that this version does not do yet."""
-    for item in settings_of(Retention):
-        if item.name in {"max_entries", "replica_liveness_ttl_ms"} and getattr(config.retention, item.name):
-            yield item.flag
 
 
 def _value(item: Setting, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import inference_cache
 from inference_cache import log
-from inference_cache.config import ServeConfig, unenforced
+from inference_cache.config import ServeConfig
 from inference_cache.settings import Address
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,5 @@ def announce(config: ServeConfig, grpc_address: Address, http_address: Address, 
         redis=config.redis.redis_url.partition(":")[0],
         workers=config.process.workers,
     )
-    for flag in unenforced(config):
-        log.event(logger, logging.WARNING, "setting_not_enforced", flag=flag)
     if config.listen.insecure_disable_auth:
         log.event(logger, logging.WARNING, "controller_auth_disabled", snapshot_addr=str(admin_address))

@@ -25,6 +25,9 @@ OTHER = "other"
 MAX_MODELS = 1000
 """How many models have series of their own."""
 
+MAX_TENANTS = 1000
+"""How many tenants above their quota have series of their own; the rest is :data:`OTHER`."""
+
 LATENCY_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
 """Upper bounds of the lookup latency histogram, in seconds."""
 
@@ -58,7 +61,32 @@ DEFINITIONS = (
         merge="max",
     ),
     Definition("index_evictions_total", "counter", "Holdings removed by the server itself.", ("algorithm", "reason")),
-    Definition("index_sweeps_total", "counter", "Sweeps for expired holdings, by how they ended.", ("result",)),
+    Definition(
+        "tenant_evictions_total",
+        "counter",
+        "Distinct prefixes removed to keep a tenant to its quota.",
+        ("tenant_id", "reason"),
+    ),
+    Definition(
+        "trim_failures_total",
+        "counter",
+        "Times when a quota or the cap could not be kept at once; the next sweep tries again.",
+        ("limit", "reason"),
+    ),
+    Definition("lfu_credits_total", "counter", "Hits of stretches of blocks that were counted for LFU."),
+    Definition(
+        "lfu_credits_dropped_total",
+        "counter",
+        "Hits that were not: their blocks are gone, or they got lost.",
+        ("reason",),
+    ),
+    Definition(
+        "index_sweeps_total",
+        "counter",
+        "Turns to sweep for expired holdings, by how they ended; standby: another server sweeps.",
+        ("result",),
+    ),
+    Definition("sweeper", "gauge", "1 while this server is the one that sweeps.", merge="max"),
     Definition("stats_rows_expired_total", "counter", "Statistics rows removed because their replica fell silent."),
     Definition(
         "lookup_route_calls_total", "counter", "LookupRoute calls answered.", ("model", "reason_code", "hint_used")
@@ -152,6 +180,7 @@ class Metrics:
         self._totals: dict[tuple[str, ...], int] = {}
         self._lookups: dict[tuple[str, str, bool], tuple[Callable[[], None], Callable[[float], None]]] = {}
         self._entries: dict[str, int] = {}
+        self._tenants: set[str] = set()
         self._max_models = max_models
         for each in DEFINITIONS:
             self._define(each)
@@ -313,8 +342,32 @@ class Metrics:
         if holdings:
             self._count("index_evictions_total", holdings, algorithm, reason)
 
+    def tenant_evicted(self, tenant_id: str, prefixes: int) -> None:
+        """Count distinct prefixes that a tenant's quota had no room for."""
+        if tenant_id not in self._tenants and len(self._tenants) < MAX_TENANTS:
+            self._tenants.add(tenant_id)
+        label = tenant_id if tenant_id in self._tenants else OTHER
+        self._count("tenant_evictions_total", prefixes, label, "over_entries")
+
+    def trim_failed(self, limit: str, reason: str, number: int = 1) -> None:
+        """Count a time when a limit, quota or cap, could not be kept; ``reason`` is the store's or models_skipped."""
+        self._count("trim_failures_total", number, limit, reason)
+
+    def credited(self, number: int) -> None:
+        """Count hits of stretches that the index took."""
+        self._count("lfu_credits_total", number)
+
+    def credits_dropped(self, reason: str, number: int) -> None:
+        """Count those that it did not: ``reason`` gone, queue_full or the store's."""
+        if number:
+            self._count("lfu_credits_dropped_total", number, reason)
+
+    def sweeping(self, mine: bool) -> None:
+        """Say whether this server is the one that sweeps."""
+        self._gauges["sweeper"].set(mine)
+
     def swept(self, result: str, *, stats_rows: int = 0) -> None:
-        """Count a sweep: ``result`` ok, partial, failed or clock_uncertain."""
+        """Count a turn to sweep: ``result`` ok, partial, failed, clock_uncertain or standby."""
         self._count("index_sweeps_total", 1, result)
         self._count("stats_rows_expired_total", stats_rows)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inference_cache.background import Sweeper
+from inference_cache.capacity import Capacity
 from inference_cache.config import ServeConfig
 from inference_cache.domain.policy import Policy, PolicySource
 from inference_cache.errors import ConfigError
@@ -61,14 +62,26 @@ def policy_directory(config: ServeConfig) -> Path | None:
     return directory
 
 
+def capacity_of(config: ServeConfig, store: RedisStore, policies: PolicySource, metrics: Metrics) -> Capacity:
+    """Return what keeps a process's tenants to their quotas and the index to its cap."""
+    retention = config.retention
+    return Capacity(store, policies, metrics, max_entries=retention.max_entries, retry_ms=retention.sweep_period_ms)
+
+
 def sweeper_of(
-    config: ServeConfig, connection: Connection, store: RedisStore, policies: PolicySource, metrics: Metrics
+    config: ServeConfig,
+    connection: Connection,
+    store: RedisStore,
+    policies: PolicySource,
+    metrics: Metrics,
+    capacity: Capacity,
 ) -> Sweeper:
     """Return what removes expired holdings; one for each server, however many workers it has."""
     return Sweeper(
         store,
         policies,
         metrics,
+        capacity,
         period_ms=config.retention.sweep_period_ms,
         clock_is_certain=lambda: connection.clock.certain,
     )

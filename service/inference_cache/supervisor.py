@@ -24,7 +24,7 @@ from inference_cache.domain.models import ModelKey
 from inference_cache.errors import StoreUnavailable
 from inference_cache.lifecycle import Signals, announce, beside, drained
 from inference_cache.metrics import Metrics
-from inference_cache.parts import keeper_of, open_store, sweeper_of
+from inference_cache.parts import capacity_of, keeper_of, open_store, sweeper_of
 from inference_cache.policies.keeper import PolicyKeeper
 from inference_cache.settings import Address
 from inference_cache.store.connection import Connection
@@ -148,7 +148,8 @@ async def _serving(
     policy = PolicyEndpoint(policies.sync, policies.live, metrics, lambda: _apply_policies(crew))
     admin = HttpListener(admin_app({"/policy": policy.answer}))
     watch = StoreWatch(connection, metrics, _nobody_to_tell)
-    sweeper = sweeper_of(config, connection, store, policies.live, metrics)
+    capacity = capacity_of(config, store, policies.live, metrics)
+    sweeper = sweeper_of(config, connection, store, policies.live, metrics, capacity)
     try:
         http_address = await public.start(config.listen.http_bind_address)
         admin_address = await admin.start(config.listen.snapshot_bind_address)

@@ -14,13 +14,14 @@ from inference_cache.domain.models import (
     Batch,
     CacheState,
     ChainEvidence,
+    Credit,
     ExactEvidence,
     Ingested,
     ModelKey,
     Partition,
     Presence,
     Removal,
-    ReplicaStats,
+    Trimmed,
 )
 from inference_cache.metrics import Metrics
 from inference_cache.rpc.health import Health
@@ -92,38 +93,42 @@ class GatedStore(ModelStore):
         if self.error is not None:
             raise self.error
 
-    async def lookup_chain(
-        self, model: ModelKey, partition: Partition, keys: bytes, *, expired_at_ms: int
-    ) -> ChainEvidence:
+    async def lookup_chain(self, model: ModelKey, partition: Partition, keys: bytes, **more: Any) -> ChainEvidence:
         """Look up, behind the gate."""
-        await self._pass("lookup_chain")
-        return await super().lookup_chain(model, partition, keys, expired_at_ms=expired_at_ms)
+        await self._pass("lookup_chain", more)
+        return await super().lookup_chain(model, partition, keys, **more)
 
-    async def lookup_exact(
-        self, model: ModelKey, partition: Partition, key: bytes, *, expired_at_ms: int, want_warm: bool
-    ) -> ExactEvidence:
+    async def lookup_exact(self, model: ModelKey, partition: Partition, key: bytes, **more: Any) -> ExactEvidence:
         """Look up, behind the gate."""
-        await self._pass("lookup_exact")
-        return await super().lookup_exact(model, partition, key, expired_at_ms=expired_at_ms, want_warm=want_warm)
+        await self._pass("lookup_exact", more)
+        return await super().lookup_exact(model, partition, key, **more)
+
+    async def credit(self, model: ModelKey, partition: Partition, hits: Sequence[Credit], *, hot_threshold: int) -> int:
+        """Count hits, behind the gate."""
+        await self._pass("credit", list(hits))
+        return await super().credit(model, partition, hits, hot_threshold=hot_threshold)
 
     async def presence(self, model: ModelKey, expired_at: Callable[[str], int]) -> Presence:
         """Tell what is present, behind the gate."""
         await self._pass("presence")
         return await super().presence(model, expired_at)
 
-    async def ingest(
-        self,
-        model: ModelKey,
-        replica_id: str,
-        batches: Sequence[Batch],
-        *,
-        reported_ms: int,
-        ttl_ms: int,
-        stats: ReplicaStats | None = None,
-    ) -> Ingested:
+    async def ingest(self, model: ModelKey, replica_id: str, batches: Sequence[Batch], **more: Any) -> Ingested:
         """Ingest, behind the gate."""
         await self._pass("ingest", batches)
-        return await super().ingest(model, replica_id, batches, reported_ms=reported_ms, ttl_ms=ttl_ms, stats=stats)
+        return await super().ingest(model, replica_id, batches, **more)
+
+    async def trim_tenant(self, tenant_id: str, max_prefixes: int, expired_at_ms: int, *, lfu: bool = False) -> Trimmed:
+        """Make room for a quota, behind the gate."""
+        await self._pass("trim_tenant", max_prefixes)
+        return await super().trim_tenant(tenant_id, max_prefixes, expired_at_ms, lfu=lfu)
+
+    async def trim_index(
+        self, max_holdings: int, expired_at: Callable[[str], int], lfu: Callable[[str], bool]
+    ) -> Trimmed:
+        """Make room for the cap, behind the gate."""
+        await self._pass("trim_index", max_holdings)
+        return await super().trim_index(max_holdings, expired_at, lfu)
 
     async def evict(self, model: ModelKey, replica_id: str, removal: Removal) -> int:
         """Evict, behind the gate."""

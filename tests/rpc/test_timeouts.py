@@ -16,9 +16,18 @@ from inference_cache.domain.requests import LookupRequest
 from inference_cache.domain.tuning import Tuning
 from inference_cache.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable, WalkTooLong
 from inference_cache.metrics import Metrics
+from inference_cache.rpc.credits import Credits
 from inference_cache.rpc.lookup import INLINE_TOKENS, Lookups
+from inference_cache.store.base import Store
 from tests.rpc.serving import GatedStore, serving, until
 from tests.rpc.wire import TENANT, Policies, Wire, asks, chain, exact, h, hs, ids
+
+
+def lookups_on(store: Store, policies: Policies) -> Lookups:
+    """Return what answers lookups, without a server around it."""
+    metrics = Metrics()
+    return Lookups(store, policies, metrics, Credits(store, metrics), Tuning())
+
 
 QUESTIONS = [{"prefix_hash": h("p")}, asks(hs(1, 2), 64)]
 
@@ -103,7 +112,7 @@ async def test_an_answer_that_came_too_late_is_not_told() -> None:
 async def test_a_deadline_that_has_passed(remaining: float, policy: Policy) -> None:
     """A request that arrives too late is a timeout before anything else is looked at."""
     store = GatedStore()
-    lookups = Lookups(store, Policies({TENANT: policy}), Metrics(), Tuning())
+    lookups = lookups_on(store, Policies({TENANT: policy}))
     answer, _ = await lookups.answer(LookupRequest(TENANT, "m1", "vllm", prefix_hash=h("p")), remaining)
     assert answer.reason == TIMEOUT
     assert store.calls == []
@@ -113,7 +122,7 @@ async def test_the_callers_deadline_tightens_the_budget() -> None:
     """A caller's deadline ends the wait before the policy's budget does."""
     store = GatedStore()
     store.gate.clear()
-    lookups = Lookups(store, Policies({TENANT: Policy(lookup_timeout_ms=600_000)}), Metrics(), Tuning())
+    lookups = lookups_on(store, Policies({TENANT: Policy(lookup_timeout_ms=600_000)}))
     answer, _ = await lookups.answer(LookupRequest(TENANT, "m1", "vllm", prefix_hash=h("p")), 0.02)
     assert answer.reason == TIMEOUT
 

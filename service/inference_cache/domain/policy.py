@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from inference_cache.domain.models import Retention
+
 DEFAULT_TTL_MS = 30 * 60 * 1000
 TTL_GRID_STEPS = 512
 """Holdings' times are floored to a grid of TTL / 512, so that neighbours in time can share a run."""
@@ -39,6 +41,16 @@ class Policy:
     require_chain: bool = False
     enable_tenant_hot: bool = True
     max_index_entries: int | None = None
+
+    @property
+    def lfu(self) -> bool:
+        """Whether hits are counted, and what was hit often gives way last."""
+        return self.eviction == "lfu"
+
+    @property
+    def retention(self) -> Retention:
+        """What the index needs to know to keep this tenant's reports."""
+        return Retention(self.ttl_ms, self.lfu)
 
     @property
     def grid_ms(self) -> int:

@@ -75,7 +75,8 @@ class _Lane:
     """The entries of one partition on their way into a packer.
 
     Consecutive single-hash entries are usually one chain that the producer reports block by block, so they are placed
-    as one run for as long as their token counts grow by the same step.
+    as one run for as long as their token counts grow by the same step. Equal counts are no chain: unrelated prefixes of
+    one length stay apart, because the end of a run gives way before its head.
     """
 
     def __init__(self, packer: Packer) -> None:
@@ -115,7 +116,7 @@ class _Lane:
 
     def _take_single(self, key: bytes, count: int, tier: int) -> None:
         step = None if self._last is None else count - self._last
-        if step is None or self._step not in (None, step):
+        if step is None or step <= 0 or self._step not in (None, step):
             self._end_singles()
             self._packer.begin()
         else:

@@ -6,13 +6,11 @@ between the caller asks the store, and once more when :func:`needs_presence` say
     step = plan(request, policy, tuning)
     if isinstance(step, Answer):
         return step
-    expired = step.expired_at_ms(now_ms)
+    when = {"expired_at_ms": step.expired_at_ms(now_ms), "silent_at_ms": silent_at_ms(now_ms, tuning.liveness_ttl_ms)}
     if step.is_chain:
-        evidence = await store.lookup_chain(step.model, step.partition, step.keys, expired_at_ms=expired)
+        evidence = await store.lookup_chain(step.model, step.partition, step.keys, **when)
     else:
-        evidence = await store.lookup_exact(
-            step.model, step.partition, step.keys, expired_at_ms=expired, want_warm=step.want_warm
-        )
+        evidence = await store.lookup_exact(step.model, step.partition, step.keys, **when, want_warm=step.want_warm)
     presence = await store.presence(step.model, expired_at) if needs_presence(step, evidence) else None
     return decide(step, evidence, presence, now_ms, tuning)
 
@@ -29,6 +27,7 @@ from inference_cache.domain.affinity import chain_seed, pick
 from inference_cache.domain.blocks import join_keys
 from inference_cache.domain.diagnostics import diagnose
 from inference_cache.domain.floors import apply_floors, too_short
+from inference_cache.domain.liveness import without_silent
 from inference_cache.domain.models import (
     RESERVED_TENANT,
     ChainEvidence,
@@ -178,7 +177,7 @@ def decide(
 
     Args:
         query: what :func:`plan` returned.
-        evidence: what the store found.
+        evidence: what the store found. Silent replicas count for what is known at all, and for nothing else.
         presence: what it said of the wider index; needed where :func:`needs_presence` says so.
         now_ms: the same time that the store was asked with.
         tuning: the server's weights.
@@ -186,7 +185,9 @@ def decide(
     Raises:
         ValueError: the presence is needed and missing.
     """
-    reason, scores = _strategy(query, evidence, presence, now_ms, tuning)
+    miss = _miss(query, evidence, presence)
+    evidence = without_silent(evidence)
+    reason, scores = _strategy(query, evidence, miss, now_ms, tuning)
     if scores and too_short(query.effective_tokens, query.policy):
         reason, scores = reasons.NO_HINT, ()
     if reason == reasons.PREFIX_MATCH:
@@ -224,12 +225,17 @@ def _keys(resolved: Resolved) -> bytes:
     return join_keys(hashes[: hashes.index(b"")] if resolved.dropped == reasons.EMPTY_HASH else hashes)
 
 
+def _miss(query: Query, evidence: ChainEvidence | ExactEvidence, presence: Presence | None) -> str:
+    """Return the reason of an answer without scores."""
+    if not needs_presence(query, evidence):
+        return reasons.NO_HINT
+    if presence is None:
+        raise ValueError("nobody serves the scope: the presence is needed")
+    return diagnose(presence)
+
+
 def _strategy(
-    query: Query,
-    evidence: ChainEvidence | ExactEvidence,
-    presence: Presence | None,
-    now_ms: int,
-    tuning: Tuning,
+    query: Query, evidence: ChainEvidence | ExactEvidence, miss: str, now_ms: int, tuning: Tuning
 ) -> tuple[str, tuple[Score, ...]]:
     scale = Scale.for_request(query.request.ttft_ms, now_ms, query.policy.ttl_ms, tuning)
     if isinstance(evidence, ChainEvidence):
@@ -242,11 +248,7 @@ def _strategy(
         scores = rank_warm(evidence.warm, scale, tuning)
         if scores:
             return reasons.TENANT_HOT, scores
-    if not needs_presence(query, evidence):
-        return reasons.NO_HINT, ()
-    if presence is None:
-        raise ValueError("nobody serves the scope: the presence is needed")
-    return diagnose(presence), ()
+    return miss, ()
 
 
 def _stable_replica(query: Query, serving: Sequence[str], tuning: Tuning) -> str | None:

@@ -48,6 +48,17 @@ def floor_to_grid(time_ms: int, grid_ms: int) -> int:
     return time_ms - time_ms % grid_ms
 
 
+def silent_at_ms(now_ms: int, liveness_ttl_ms: int) -> int | None:
+    """Return the newest last sign of life of a replica that is silent, ``None`` when nobody is (a TTL of 0).
+
+    Silent is who gave none for longer than the TTL: exactly as long is not longer, other than with expiry.
+
+    >>> silent_at_ms(1000, 100), silent_at_ms(1000, 0)
+    (899, None)
+    """
+    return now_ms - liveness_ttl_ms - 1 if liveness_ttl_ms > 0 else None
+
+
 def expired_at_ms(now_ms: int, ttl_ms: int) -> int:
     """Return the newest time that no longer counts: what is exactly as old as the TTL is expired."""
     return now_ms - ttl_ms

@@ -23,6 +23,7 @@ class Tuning:
         max_prompt_bytes: UTF-8 bytes of prompt text a lookup may carry.
         block_size: tokens a block, when the server derives the blocks itself; positive.
         affinity: how a miss picks its stable replica.
+        liveness_ttl_ms: replicas that were silent for longer are left out of answers; 0 = nobody is.
     """
 
     pressure_weight: float = 1.0
@@ -34,3 +35,4 @@ class Tuning:
     max_prompt_bytes: int = 2**20
     block_size: int = 16
     affinity: AffinityMode = "modulo"
+    liveness_ttl_ms: int = 0

@@ -117,8 +117,8 @@ def event(message: pb.CacheEvent) -> Event:
     )
 
 
-def state_response(state: CacheState) -> pb.GetCacheStateResponse:
-    """Return the wire's form of a model's statistics and totals."""
+def state_response(state: CacheState, *, hot: bool = False) -> pb.GetCacheStateResponse:
+    """Return the wire's form of a model's statistics and totals; hot prefixes are the business of LFU tenants only."""
     return pb.GetCacheStateResponse(
         replicas=[
             pb.ReplicaStats(
@@ -132,7 +132,7 @@ def state_response(state: CacheState) -> pb.GetCacheStateResponse:
             )
             for replica_id, row in state.replicas
         ],
-        summary=pb.CacheSummary(total_prefixes=state.total_prefixes),
+        summary=pb.CacheSummary(total_prefixes=state.total_prefixes, hot_prefixes=state.hot_prefixes if hot else 0),
     )
 
 

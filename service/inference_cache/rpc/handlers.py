@@ -13,6 +13,7 @@ import grpc
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache._pb.inferencecache_pb2_grpc import InferenceCacheServicer
 from inference_cache.domain.models import RESERVED_TENANT, CacheState, ModelKey
+from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.reasons import INDEX_UNAVAILABLE, NO_HINT
 from inference_cache.domain.requests import LookupRequest
 from inference_cache.metrics import Metrics
@@ -35,6 +36,7 @@ class Handlers(InferenceCacheServicer):
     def __init__(
         self,
         store: Store,
+        policies: PolicySource,
         metrics: Metrics,
         lookups: Lookups,
         reports: Reports,
@@ -42,6 +44,7 @@ class Handlers(InferenceCacheServicer):
         failures: Failures,
     ) -> None:
         self._store = store
+        self._policies = policies
         self._metrics = metrics
         self._lookups = lookups
         self._reports = reports
@@ -83,7 +86,7 @@ class Handlers(InferenceCacheServicer):
             return convert.state_response(CacheState())
         try:
             state = await self._store.state(ModelKey(request.tenant_id, request.model_id))
-            return convert.state_response(state)
+            return convert.state_response(state, hot=self._policies.for_tenant(request.tenant_id).lfu)
         except Exception as error:  # noqa: BLE001 - becomes the call's status
             await self._failures.abort("GetCacheState", error, context)
 

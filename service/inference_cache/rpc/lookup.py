@@ -11,15 +11,17 @@ import time
 from collections.abc import Callable
 
 from inference_cache.domain import reasons
+from inference_cache.domain.credits import delivery
 from inference_cache.domain.models import RESERVED_TENANT, ChainEvidence, ExactEvidence
 from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.requests import LookupRequest
 from inference_cache.domain.routing import Answer, Query, decide, give_up, needs_presence, plan
-from inference_cache.domain.times import expired_at_ms
+from inference_cache.domain.times import expired_at_ms, silent_at_ms
 from inference_cache.domain.tuning import Tuning
 from inference_cache.errors import StoreError, WalkTooLong
 from inference_cache.metrics import Metrics
 from inference_cache.rpc.admission import DEFAULT_MAX_LOOKUPS, Admission
+from inference_cache.rpc.credits import Credits
 from inference_cache.rpc.deadlines import Deadlines
 from inference_cache.store.base import Store
 
@@ -33,6 +35,8 @@ _PROVES_MODEL = frozenset(
     {reasons.PREFIX_MATCH, reasons.TENANT_HOT, reasons.AFFINITY_HINT, reasons.UNKNOWN_HASH_SCHEME}
 )
 
+Evidence = ChainEvidence | ExactEvidence
+
 
 class Lookups:
     """Answers lookups from the index.
@@ -41,6 +45,7 @@ class Lookups:
         store: the index.
         policies: the tenants' rules.
         metrics: where every lookup is counted.
+        hits: where the hits of LFU tenants are counted.
         tuning: the server's weights and limits.
         lookup_timeout_ms: budget of the index stage where the tenant's policy has none; 0 = none.
         max_in_flight: lookups under way at once; those beyond are answered NO_HINT at once.
@@ -51,6 +56,7 @@ class Lookups:
         store: Store,
         policies: PolicySource,
         metrics: Metrics,
+        hits: Credits,
         tuning: Tuning,
         lookup_timeout_ms: int = DEFAULT_LOOKUP_TIMEOUT_MS,
         max_in_flight: int = DEFAULT_MAX_LOOKUPS,
@@ -58,6 +64,7 @@ class Lookups:
         self._store = store
         self._policies = policies
         self._metrics = metrics
+        self._hits = hits
         self._tuning = tuning
         self._timeout_ms = lookup_timeout_ms
         self._deadlines = Deadlines()
@@ -121,7 +128,7 @@ class Lookups:
         wait = self._deadlines.until(deadline)
         try:
             with wait:
-                answer = await self._ask(query, policies)
+                answer, evidence = await self._ask(query, policies)
         except TimeoutError:
             if not wait.expired:
                 raise
@@ -132,22 +139,26 @@ class Lookups:
             return give_up(query, reasons.TIMEOUT if too_long else reasons.INDEX_UNAVAILABLE)
         if deadline is not None and deadline <= now():
             return give_up(query, reasons.TIMEOUT)
+        if answer.reason == reasons.PREFIX_MATCH and (hit := delivery(evidence, answer.scores)):
+            self._hits.add(hit)
         return answer
 
-    async def _ask(self, query: Query, policies: PolicySource) -> Answer:
+    async def _ask(self, query: Query, policies: PolicySource) -> tuple[Answer, Evidence]:
         now_ms = self._store.now_ms()
-        expired = query.expired_at_ms(now_ms)
-        evidence: ChainEvidence | ExactEvidence
+        where = query.model, query.partition, query.keys
+        expired, lfu = query.expired_at_ms(now_ms), query.policy.lfu
+        silent = silent_at_ms(now_ms, self._tuning.liveness_ttl_ms)
+        evidence: Evidence
         if query.is_chain:
-            evidence = await self._store.lookup_chain(query.model, query.partition, query.keys, expired_at_ms=expired)
+            evidence = await self._store.lookup_chain(*where, expired_at_ms=expired, silent_at_ms=silent, want_path=lfu)
         else:
             evidence = await self._store.lookup_exact(
-                query.model, query.partition, query.keys, expired_at_ms=expired, want_warm=query.want_warm
+                *where, expired_at_ms=expired, silent_at_ms=silent, want_path=lfu, want_warm=query.want_warm
             )
         presence = None
         if needs_presence(query, evidence):
             presence = await self._store.presence(query.model, _expired_at(query, policies, now_ms))
-        return decide(query, evidence, presence, now_ms, self._tuning)
+        return decide(query, evidence, presence, now_ms, self._tuning), evidence
 
     def _count(self, request: LookupRequest, answer: Answer, seconds: float) -> None:
         if answer.dropped:

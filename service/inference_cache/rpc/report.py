@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from inference_cache.capacity import Capacity
 from inference_cache.domain.models import RESERVED_TENANT, Batch, ModelKey, ReplicaStats
 from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.report import batches_of
@@ -49,13 +50,14 @@ class Update:
 class Reports:
     """Applies reports to the index and counts what they lose."""
 
-    def __init__(self, store: Store, policies: PolicySource, metrics: Metrics) -> None:
+    def __init__(self, store: Store, policies: PolicySource, metrics: Metrics, capacity: Capacity) -> None:
         self._store = store
         self._policies = policies
         self._metrics = metrics
+        self._capacity = capacity
 
     async def apply(self, update: Update) -> None:
-        """Store one report; when this returns, lookups see it.
+        """Store one report; when this returns, lookups see it, and what had to give way for it is gone.
 
         Raises:
             StoreError: the index did not take it, or perhaps a part of it; sending it again is harmless.
@@ -63,7 +65,8 @@ class Reports:
         if update.model.tenant_id == RESERVED_TENANT:
             self._metrics.reserved_tenant("ReportCacheState")
             return
-        policy = self._policies.for_tenant(update.model.tenant_id)
+        policies = self._policies.current()
+        policy = policies.for_tenant(update.model.tenant_id)
         time_ms, moved = clamp_us(update.timestamp_us, self._store.now_ms())
         if moved:
             self._metrics.clamped("report", update.timestamp_us)
@@ -84,9 +87,11 @@ class Reports:
                 batches,
                 reported_ms=floor_to_grid(time_ms, policy.grid_ms),
                 ttl_ms=policy.ttl_ms,
+                lfu=policy.lfu,
                 stats=stats,
             )
             holdings, prefixes = added.holdings, added.prefixes
+            await self._capacity.after(update.model.tenant_id, added, policies)
         self._metrics.reported(update.model, holdings=holdings, prefixes=prefixes)
 
 

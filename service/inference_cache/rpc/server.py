@@ -9,10 +9,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import _async as reflection_aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from inference_cache.capacity import Capacity
 from inference_cache.domain.policy import PolicySource
 from inference_cache.domain.tuning import Tuning
 from inference_cache.metrics import Metrics
 from inference_cache.rpc.admission import DEFAULT_MAX_LOOKUPS
+from inference_cache.rpc.credits import Credits
 from inference_cache.rpc.events import Events
 from inference_cache.rpc.evictions import MAX_WAITING_BYTES, Evictions
 from inference_cache.rpc.failures import Failures
@@ -51,6 +53,8 @@ def build_server(
     metrics: Metrics,
     health: Health,
     tuning: Tuning | None = None,
+    capacity: Capacity | None = None,
+    hits: Credits | None = None,
     limits: Limits | None = None,
     lookup_timeout_ms: int = DEFAULT_LOOKUP_TIMEOUT_MS,
     share_port: bool = False,
@@ -65,6 +69,8 @@ def build_server(
         metrics: where everything is counted.
         health: what ``grpc.health.v1`` answers; its owner says when the server serves.
         tuning: weights and limits of lookups.
+        capacity: makes room after reports; without one quotas are kept and the index has no cap.
+        hits: counts the hits of LFU tenants; its owner closes it, after the server was stopped.
         limits: what the server takes at most.
         lookup_timeout_ms: budget of a lookup's index stage where the tenant's policy has none; 0 = none.
         share_port: whether other processes of ours listen on the same port; otherwise one that is taken is an error.
@@ -81,9 +87,18 @@ def build_server(
     evictions = Evictions(store, metrics, limits.waiting_evictions_bytes)
     handlers = Handlers(
         store,
+        policies,
         metrics,
-        Lookups(store, policies, metrics, tuning or Tuning(), lookup_timeout_ms, limits.lookups),
-        Reports(store, policies, metrics),
+        Lookups(
+            store,
+            policies,
+            metrics,
+            hits or Credits(store, metrics),
+            tuning or Tuning(),
+            lookup_timeout_ms,
+            limits.lookups,
+        ),
+        Reports(store, policies, metrics, capacity or Capacity(store, policies, metrics)),
         Events(store, metrics, evictions),
         failures,
     )

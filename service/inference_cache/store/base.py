@@ -156,6 +156,10 @@ class Store(Protocol):
         """
         ...
 
+    async def entries(self) -> dict[ModelKey, int]:
+        """Return the distinct prefixes of each listed model, as :meth:`expire` does, without removing anything."""
+        ...
+
     async def trim_tenant(self, tenant_id: str, max_prefixes: int, expired_at_ms: int, *, lfu: bool = False) -> Trimmed:
         """Remove distinct prefixes of a tenant, with all their holders, until it has ``max_prefixes``.
 

@@ -295,6 +295,10 @@ class ModelStore:
                 del self._indexes[model]
         return swept
 
+    async def entries(self) -> dict[ModelKey, int]:
+        """Count the prefixes of each model."""
+        return {model: len(index.blocks) for model, index in self._indexes.items()}
+
     async def trim_tenant(
         self,
         tenant_id: str,
