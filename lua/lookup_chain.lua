@@ -23,7 +23,7 @@ COST
 ]]
 --- @include prelude
 --- @include keys
---- @include record
+--- @include interval
 --- @include holders
 local totals_key = KEYS[1]
 local root = model_root(totals_key)

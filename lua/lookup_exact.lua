@@ -20,7 +20,7 @@ COST
 ]]
 --- @include prelude
 --- @include keys
---- @include record
+--- @include interval
 --- @include counts
 --- @include holders
 local totals_key = KEYS[1]

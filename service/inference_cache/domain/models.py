@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 KEY_BYTES = 8
 """Width of a block key. Hashes of any other width are reduced to it."""
@@ -105,8 +106,7 @@ class Removal:
     adapter_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """What a replica holds of a requested chain: its leading ``blocks`` blocks, unexpired.
 
     ``oldest_ms`` and ``tier`` are those of the run's oldest and of its coldest block.
@@ -119,8 +119,7 @@ class Run:
     stats: ReplicaStats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """An unexpired holding of one exactly requested block."""
 
     replica_id: str
