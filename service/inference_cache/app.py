@@ -123,7 +123,11 @@ class Service:
             tuning=tuning_of(config),
             capacity=self.capacity,
             hits=self._hits,
-            limits=Limits(lookups=config.lookup.max_lookups_in_flight),
+            limits=Limits(
+                lookups=config.lookup.max_lookups_in_flight,
+                connection_age_ms=config.listen.max_connection_age_ms,
+                connection_age_grace_ms=config.listen.max_connection_age_grace_ms,
+            ),
             lookup_timeout_ms=config.lookup.lookup_timeout_ms,
             share_port=share_port,
         )

@@ -27,6 +27,7 @@ from inference_cache.settings import (
 )
 
 DEFAULT_BLOCK_SIZE = 16
+MAX_CONNECTION_MS = 7 * 24 * 3_600_000
 
 
 def _block_size(text: str) -> int:
@@ -37,7 +38,7 @@ def _block_size(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where clients, scrapers and operators connect."""
+    """Where clients, scrapers and operators connect, and for how long."""
 
     grpc_bind_address: Address = setting(
         ":9090", address, "Where the gRPC service listens; an empty host means every interface."
@@ -52,6 +53,22 @@ class Listen:
     )
     insecure_disable_auth: bool = setting(
         "false", boolean, "Let the operator's endpoints listen beyond loopback without authentication."
+    )
+    max_connection_age_ms: int = setting(
+        "0",
+        duration(0, MAX_CONNECTION_MS),
+        "Age, give or take a tenth, at which a gRPC client is asked to connect anew, so that servers that were added "
+        "get their share; 0 = never.",
+        flag="--max-connection-age",
+        unit="duration",
+    )
+    max_connection_age_grace_ms: int = setting(
+        "10s",
+        duration(0, MAX_CONNECTION_MS),
+        "How much longer calls under way on such a connection may take, report streams too; then they end with "
+        "UNAVAILABLE, and what was not acknowledged is to be sent again.",
+        flag="--max-connection-age-grace",
+        unit="duration",
     )
 
 

@@ -14,7 +14,7 @@ def test_help_names_every_command() -> None:
     """Somebody who knows nothing finds the commands from the first line they type."""
     answer = runner.invoke(build_app(), ["--help"])
     assert answer.exit_code == 0
-    for command in ("serve", "lookup", "state", "policy", "demo", "version"):
+    for command in ("serve", "lookup", "state", "policy", "demo", "simulate", "version"):
         assert f"  {command} " in answer.output
 
 
@@ -34,7 +34,12 @@ def test_serve_help_names_every_setting_in_full() -> None:
         assert f"(default {item.default or 'empty'}" in words
 
 
-@pytest.mark.parametrize("command", ["serve", "lookup", "state", "demo", "policy apply", "policy get", "policy diff"])
+@pytest.mark.parametrize(
+    "command",
+    ["serve", "lookup", "state", "demo"]
+    + [f"policy {name}" for name in ("apply", "get", "diff")]
+    + [f"simulate {name}" for name in ("engine", "gateway")],
+)
 def test_help_has_an_example(command: str) -> None:
     """A person can copy a line that works."""
     assert f"  inference-cache {command}" in runner.invoke(build_app(), [*command.split(), "--help"]).output

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache.sim.engine import Engine, Prefill
-from inference_cache.sim.gateway import _ranked
+from inference_cache.sim.gateway import ranked
 from inference_cache.sim.routing import LeastLoaded, LoadRule, RoundRobin, Yardstick
 from inference_cache.sim.trace import Request
 
@@ -119,5 +119,4 @@ def test_hints_keep_their_order_and_equal_matches_go_by_the_queue() -> None:
         pb.ReplicaScore(replica_id="e0", matched_tokens=64),
         pb.ReplicaScore(replica_id="e1", matched_tokens=64),
     ]
-    ranked = list(_ranked(scores, {engine.replica_id: engine for engine in engines}, 0))
-    assert ranked == [(engines[2], 640), (engines[1], 64), (engines[0], 64)]
+    assert list(ranked(scores, engines, 0)) == [(engines[2], 640), (engines[1], 64), (engines[0], 64)]

@@ -7,7 +7,7 @@ import sys
 import typer
 
 import inference_cache
-from inference_cache.cli import demo, lookup, policy, serve, state
+from inference_cache.cli import demo, lookup, policy, serve, simulate, state
 
 HELP = """Which engine replica holds a prompt's KV cache?
 
@@ -31,6 +31,7 @@ def build_app() -> typer.Typer:
     app.command("state", epilog=state.EPILOG)(state.state)
     app.add_typer(policy.build_policy_app(), name="policy")
     app.command("demo", epilog=demo.EPILOG)(demo.demo)
+    app.add_typer(simulate.build_simulate_app(), name="simulate")
     app.command("version")(version)
     return app
 

@@ -38,12 +38,16 @@ class Limits:
         concurrent_rpcs: calls at a time, streams included; more are refused with RESOURCE_EXHAUSTED.
         waiting_evictions_bytes: block keys of evictions that wait for the index; more are refused with UNAVAILABLE.
         lookups: lookups under way at once; more are answered NO_HINT at once.
+        connection_age_ms: when a client is asked to connect anew, 0 = never.
+        connection_age_grace_ms: how much longer its calls may take before they end with UNAVAILABLE.
     """
 
     message_bytes: int = 4 * 1024 * 1024
     concurrent_rpcs: int = 8192
     waiting_evictions_bytes: int = MAX_WAITING_BYTES
     lookups: int = DEFAULT_MAX_LOOKUPS
+    connection_age_ms: int = 0
+    connection_age_grace_ms: int = 10_000
 
 
 def build_server(
@@ -80,6 +84,7 @@ def build_server(
         options=(
             ("grpc.max_receive_message_length", limits.message_bytes),
             ("grpc.so_reuseport", int(share_port)),  # on by default: a second server would answer beside the first
+            *_connection_age(limits),
         ),
         maximum_concurrent_rpcs=limits.concurrent_rpcs,
     )
@@ -106,6 +111,15 @@ def build_server(
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     _add_reflection(server)
     return server
+
+
+def _connection_age(limits: Limits) -> tuple[tuple[str, int], ...]:
+    if not limits.connection_age_ms:
+        return ()
+    return (
+        ("grpc.max_connection_age_ms", limits.connection_age_ms),
+        ("grpc.max_connection_age_grace_ms", limits.connection_age_grace_ms),
+    )
 
 
 def _add_reflection(server: grpc.aio.Server) -> None:

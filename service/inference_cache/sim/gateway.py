@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -13,8 +13,7 @@ import grpc
 
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache.sim.blocks import prompt_hashes
-from inference_cache.sim.engine import Engine
-from inference_cache.sim.routing import Choice, LoadRule
+from inference_cache.sim.routing import E, LoadRule
 from inference_cache.sim.trace import BLOCK_TOKENS, Request
 
 if TYPE_CHECKING:  # the class exists for type checkers only
@@ -34,13 +33,26 @@ class Scope:
 
 
 class Gateway:
-    """One gateway and what it saw: how long lookups took on the wall's clock, and which reasons came back."""
+    """One gateway and what it saw: how long lookups took on the wall's clock, and which reasons came back.
 
-    def __init__(self, stub: InferenceCacheAsyncStub, scope: Scope, deadline_s: float = CLIENT_DEADLINE_S) -> None:
+    Args:
+        stub: asks the service.
+        scope: the ids.
+        deadline_s: the gateway's patience with one lookup.
+        keep: how many of the latest durations are kept, ``None`` = all.
+    """
+
+    def __init__(
+        self,
+        stub: InferenceCacheAsyncStub,
+        scope: Scope,
+        deadline_s: float = CLIENT_DEADLINE_S,
+        keep: int | None = None,
+    ) -> None:
         self._stub = stub
         self._deadline_s = deadline_s
         self._scope = scope
-        self.latencies_ms: list[float] = []
+        self.latencies_ms: deque[float] = deque(maxlen=keep)
         self.reasons: Counter[str] = Counter()
 
     async def lookup(self, request: Request) -> Sequence[pb.ReplicaScore]:
@@ -80,17 +92,17 @@ class CacheAware:
         self._rule = rule
         self._turn = 0
 
-    async def choose(self, request: Request, engines: Sequence[Engine], now_ms: float) -> Engine:
+    async def choose(self, request: Request, engines: Sequence[E], now_ms: float) -> E:
         """Return the best hinted engine that is not overloaded, the least loaded one without a hint."""
         gateway = self.gateways[self._turn % len(self.gateways)]
         self._turn += 1
         scores = await gateway.lookup(request)
-        by_id = {engine.replica_id: engine for engine in engines}
-        return self._rule.first_fit(_ranked(scores, by_id, now_ms), engines, now_ms)
+        return self._rule.first_fit(ranked(scores, engines, now_ms), engines, now_ms)
 
 
-def _ranked(scores: Sequence[pb.ReplicaScore], by_id: Mapping[str, Engine], now_ms: float) -> Iterator[Choice]:
-    """Yield known engines in the order of their scores, equal matches by their queues."""
+def ranked(scores: Sequence[pb.ReplicaScore], engines: Iterable[E], now_ms: float) -> Iterator[tuple[E, int]]:
+    """Yield hinted engines and their matched tokens, in the order of their scores, equal matches by their queues."""
+    by_id: Mapping[str, E] = {engine.replica_id: engine for engine in engines}
     for matched, equals in groupby(scores, key=lambda score: score.matched_tokens):
         known = [by_id[score.replica_id] for score in equals if score.replica_id in by_id]
         yield from ((engine, matched) for engine in sorted(known, key=lambda engine: engine.load(now_ms)))

@@ -81,8 +81,16 @@ class ServiceReporter:
         """
         with suppress(grpc.aio.AioRpcError):
             for engine in engines:
-                event = self._event(engine.replica_id, pb.CacheEvent.ALL_CLEARED)
-                await self._stubs[engine.replica_id].PublishEvent(event, timeout=CALL_DEADLINE_S)
+                await self.cleared(engine)
+
+    async def cleared(self, engine: Engine) -> None:
+        """Tell the service that an engine holds nothing any more.
+
+        Raises:
+            grpc.aio.AioRpcError: the service does not listen.
+        """
+        event = self._event(engine.replica_id, pb.CacheEvent.ALL_CLEARED)
+        await self._stubs[engine.replica_id].PublishEvent(event, timeout=CALL_DEADLINE_S)
 
     async def _report_in_order(self, replica_id: str, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
@@ -120,7 +128,7 @@ class ServiceReporter:
         """Report dropped blocks: all in one event where the server understands it, else one by one."""
         if not hashes:
             return
-        bulk = self._bulk[replica_id]
+        bulk = self._bulk.get(replica_id, False)
         for group in [hashes] if bulk else [[one] for one in hashes]:
             event = self._event(replica_id, pb.CacheEvent.PREFIX_EVICTED)
             if bulk:

@@ -7,13 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from inference_cache.sim.engine import Engine
 from inference_cache.sim.trace import Request
 
-Choice = tuple[Engine, int]
-"""An engine and how much of the prompt it holds: tokens or blocks, 0 = nothing."""
+
+class Candidate(Protocol):
+    """What a gateway knows of an engine: a simulated one of its own process, or one behind a network."""
+
+    @property
+    def replica_id(self) -> str:
+        """The name under which the index knows it."""
+        ...
+
+    @property
+    def taken(self) -> int:
+        """Requests so far."""
+        ...
+
+    def backlog_ms(self, now_ms: float) -> float:
+        """Return how long a request that arrives now would wait."""
+        ...
+
+    def load(self, now_ms: float) -> tuple[float, int]:
+        """Return what engines are compared by: the queue, and among equal ones the requests taken so far."""
+        ...
+
+
+E = TypeVar("E", bound=Candidate)
 
 
 class Routing(Protocol):
@@ -40,8 +62,14 @@ class LoadRule:
     slack_ms: float = 2000.0
     blind_slack_ms: float = 100.0
 
-    def first_fit(self, preferred: Iterable[Choice], engines: Sequence[Engine], now_ms: float) -> Engine:
-        """Return the first preferred engine that is not overloaded, else the one with the shortest queue."""
+    def first_fit(self, preferred: Iterable[tuple[E, int]], engines: Sequence[E], now_ms: float) -> E:
+        """Return the first preferred engine that is not overloaded, else the one with the shortest queue.
+
+        Args:
+            preferred: engines, each with how much of the prompt it holds: tokens or blocks, 0 = nothing.
+            engines: all of them, at least one.
+            now_ms: the time of the engines.
+        """
         shortest = least_loaded(engines, now_ms)
         queue_ms = shortest.backlog_ms(now_ms)
         fair = sum(engine.taken for engine in engines) / len(engines)
@@ -52,7 +80,7 @@ class LoadRule:
         return shortest
 
 
-def least_loaded(engines: Sequence[Engine], now_ms: float) -> Engine:
+def least_loaded(engines: Sequence[E], now_ms: float) -> E:
     """Return the engine with the shortest queue."""
     return min(engines, key=lambda engine: engine.load(now_ms))
 
