@@ -13,6 +13,7 @@ class Script:
     text: str
     read_only: bool = False
     name: str = "test"
+    may_lag: bool = False
 
     @property
     def sha(self) -> str:
@@ -21,6 +22,7 @@ class Script:
 
 
 ECHO = Script("#!lua flags=no-writes\nreturn {KEYS[1], ARGV[1]}", read_only=True)
+LOOK = Script("#!lua flags=no-writes\nreturn redis.call('GET', KEYS[1])", read_only=True, may_lag=True)
 COUNT = Script("#!lua\nreturn redis.call('INCR', KEYS[1])")
 FAIL = Script("#!lua\nreturn nothing.at_all")
 CORRUPT = Script("#!lua\nreturn redis.error_reply('CORRUPT a segment is missing')")

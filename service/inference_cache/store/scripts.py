@@ -62,6 +62,11 @@ class Script:
         """Whether the command never writes, so that a replica of Redis may run it."""
         return "no-writes" in self.flags
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether it serves lookups only, which an operator may allow to see what was a moment ago."""
+        return self.read_only and self.name.startswith("lookup_")
+
     def locate(self, message: str) -> str:
         """Return an error message of Redis with its positions as ``file:line``."""
 

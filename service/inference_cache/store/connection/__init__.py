@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from inference_cache.store.connection.opening import EMBEDDED_URL, open_connection
-from inference_cache.store.connection.transport import Connection, Limits, Reply, ScriptLike, Traffic
+from inference_cache.store.connection.transport import Connection, Limits, Replication, Reply, ScriptLike, Traffic
 
-__all__ = ["EMBEDDED_URL", "Connection", "Limits", "Reply", "ScriptLike", "Traffic", "open_connection"]
+__all__ = ["EMBEDDED_URL", "Connection", "Limits", "Replication", "Reply", "ScriptLike", "Traffic", "open_connection"]

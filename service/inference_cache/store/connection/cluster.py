@@ -59,6 +59,9 @@ class ClusterConnection(Watched):
 
     async def load(self, scripts: Iterable[ScriptLike]) -> None:
         """Load scripts on every primary."""
+        scripts = tuple(scripts)
+        if self._replicas is not None:
+            self._replicas.remember(scripts)
         with store_errors():
             nodes = await self._primaries()
             for script in scripts:
@@ -71,8 +74,7 @@ class ClusterConnection(Watched):
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return what goes on in each lane, all nodes together."""
-        flows = [self._left, *(node.traffic() for node in self._nodes.values())]
-        return {lane: sum((flow[lane] for flow in flows), Traffic()) for lane in LANES}
+        return self._with_replicas([self._left, *(node.traffic() for node in self._nodes.values())])
 
     async def close(self) -> None:
         """Close the sockets to all nodes."""
@@ -90,7 +92,7 @@ class ClusterConnection(Watched):
             version = self._version
             node = await self._owner(slot_of(key))
             try:
-                return await node.run(script, key, args)
+                return await self._run_on(node, script, key, args)
             except ErrorReply as reply:
                 if reply.word != "MOVED":
                     if reply.word == "CLUSTERDOWN":

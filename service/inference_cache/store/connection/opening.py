@@ -21,6 +21,7 @@ async def open_connection(
     limits: Limits | None = None,
     sentinel_username: str | None = None,
     sentinel_password: str | None = None,
+    max_replica_lag_ms: int | None = None,
 ) -> Connection:
     """Connect to the Redis that a URL names, or start our own.
 
@@ -34,6 +35,7 @@ async def open_connection(
         limits: deadlines and bounds; the defaults of :class:`Limits` if ``None``.
         sentinel_username: our ACL user at the Sentinels; the URL has the one at the servers that they watch.
         sentinel_password: of that user.
+        max_replica_lag_ms: how far a replica may be behind to be asked for lookups; ``None`` never asks replicas.
 
     Raises:
         ConfigError: the URL or the directory is unusable, or something is said that has no meaning with the URL.
@@ -48,8 +50,13 @@ async def open_connection(
             "--redis-sentinel-username and --redis-sentinel-password (INFERENCE_CACHE_REDIS_SENTINEL_USERNAME, "
             "INFERENCE_CACHE_REDIS_SENTINEL_PASSWORD) need a --redis-url of redis+sentinel://"
         )
+    if max_replica_lag_ms is not None and address.kind is Kind.EMBEDDED:
+        raise ConfigError(
+            "--redis-read-from (INFERENCE_CACHE_REDIS_READ_FROM) says replica, but the embedded server has none"
+        )
     connection: StandaloneConnection | ClusterConnection
-    if address.kind is Kind.CLUSTER:
+    of_cluster = address.kind is Kind.CLUSTER
+    if of_cluster:
         connection = ClusterConnection(address, limits)
     elif address.kind is Kind.SENTINEL:
         connection = SentinelConnection(PrimaryDialer(address, limits, sentinel_username, sentinel_password))
@@ -58,6 +65,10 @@ async def open_connection(
         connection = StandaloneConnection(Dialer(Address(Kind.UNIX, path=child.socket_path), None, limits), child)
     else:
         connection = StandaloneConnection(Dialer(address, address.hosts[0] if address.hosts else None, limits))
+    if max_replica_lag_ms is not None:
+        connection.read_from_replicas(
+            lambda host: Dialer(address, host, limits, of_replica=of_cluster), max_replica_lag_ms
+        )
     try:
         await connection.start()
     except BaseException:

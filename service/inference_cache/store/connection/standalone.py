@@ -38,12 +38,15 @@ class StandaloneConnection(Watched):
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
         """Run a script and return its reply, undecoded."""
         try:
-            return await self._node.run(script, key, args)
+            return await self._run_on(self._node, script, key, args)
         except FAILURES as failure:
             raise translate(failure) from failure
 
     async def load(self, scripts: Iterable[ScriptLike]) -> None:
         """Load scripts, so that no first call pays for it."""
+        scripts = tuple(scripts)
+        if self._replicas is not None:
+            self._replicas.remember(scripts)
         with store_errors():
             for script in scripts:
                 await self._node.load(script)
@@ -55,7 +58,7 @@ class StandaloneConnection(Watched):
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return what goes on in each lane."""
-        return self._node.traffic()
+        return self._with_replicas([self._node.traffic()])
 
     async def close(self) -> None:
         """Close the sockets and stop an embedded server."""

@@ -41,6 +41,11 @@ class ScriptLike(Protocol):
         """Whether the script carries the flag ``no-writes``."""
         ...
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether a replica may answer, from a moment ago; only where the operator allows it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -83,6 +88,25 @@ class Traffic:
         return Traffic(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What lookups get from replicas.
+
+    Attributes:
+        used: replicas that are near enough to be asked.
+        skipped: replicas that are not.
+        lag_s: how far the furthest of them is behind at most; seconds.
+        by_replica: lookups' calls that a replica has answered so far.
+        by_primary: those that the primary was asked instead.
+    """
+
+    used: int = 0
+    skipped: int = 0
+    lag_s: float = 0.0
+    by_replica: int = 0
+    by_primary: int = 0
+
+
 class Connection(Protocol):
     """A live link to the Redis that holds the index; safe for any number of tasks of one event loop.
 
@@ -113,6 +137,10 @@ class Connection(Protocol):
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return what goes on in each lane: ``reads`` carries lookups, ``writes`` everything else."""
+        ...
+
+    def replication(self) -> Replication | None:
+        """Return what lookups get from replicas, ``None`` where only primaries are asked."""
         ...
 
     async def run(self, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:

@@ -10,13 +10,17 @@ import asyncio
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from inference_cache.errors import StoreError
 from inference_cache.store.connection.clock import ServerClock
+from inference_cache.store.connection.dial import Dial
 from inference_cache.store.connection.faults import ErrorReply, store_errors
-from inference_cache.store.connection.node import Node
+from inference_cache.store.connection.node import LANES, Node
+from inference_cache.store.connection.replicas import ReplicaReads
+from inference_cache.store.connection.topology import Host
+from inference_cache.store.connection.transport import Replication, Reply, ScriptLike, Traffic
 
 PERIOD_S = 5.0
 _AWAY_PERIOD_S = 1.0
@@ -34,6 +38,32 @@ class Watched(ABC):
         self._eviction_policy: str | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._away = True
+        self._replicas: ReplicaReads | None = None
+
+    def read_from_replicas(self, dial: Callable[[Host], Dial], max_lag_ms: int) -> None:
+        """Ask replicas for lookups, from :meth:`start` on.
+
+        Args:
+            dial: makes connections to a replica.
+            max_lag_ms: how far a replica may be behind to be asked.
+        """
+        self._replicas = ReplicaReads(self._primaries, dial, max_lag_ms)
+
+    def replication(self) -> Replication | None:
+        """Return what lookups get from replicas."""
+        return self._replicas.replication() if self._replicas is not None else None
+
+    def _with_replicas(self, flows: Sequence[Mapping[str, Traffic]]) -> Mapping[str, Traffic]:
+        """Return what goes on in each lane, of these servers and of the replicas together."""
+        if self._replicas is not None:
+            flows = [*flows, *self._replicas.traffic()]
+        return {lane: sum((flow[lane] for flow in flows), Traffic()) for lane in LANES}
+
+    async def _run_on(self, node: Node, script: ScriptLike, key: bytes, args: Sequence[bytes | int | str]) -> Reply:
+        """Run a script on a primary, or on one of its replicas where that may be."""
+        if self._replicas is not None and script.may_lag:
+            return await self._replicas.run(node, script, key, args)
+        return await node.run(script, key, args)
 
     @abstractmethod
     async def _primaries(self) -> Sequence[Node]:
@@ -66,14 +96,19 @@ class Watched(ABC):
         except StoreError as fault:
             logger.warning("Redis is not available yet: %s (%s)", fault, fault.reason)
         self._watcher = asyncio.create_task(self._keep_looking())
+        if self._replicas is not None:
+            await self._replicas.look()
+            self._replicas.start()
 
     async def stop(self) -> None:
-        """End the background task."""
+        """End the background tasks."""
         if self._watcher is not None:
             self._watcher.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watcher
             self._watcher = None
+        if self._replicas is not None:
+            await self._replicas.close()
 
     async def look(self) -> None:
         """Measure the clock and read the eviction policy now.
