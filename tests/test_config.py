@@ -14,6 +14,8 @@ WRONG = {
     "--log-level": ["loud", "info,debug"],
     "--log-format": ["xml"],
     "--redis-key-prefix": ["{a}", "a b", "a:b", "x" * 65],
+    "--redis-read-from": ["both", "replicas"],
+    "--redis-max-replica-lag": ["0", "99ms", "1", "11m"],
     "--lookup-timeout-ms": ["-1", "50ms", "1.5", "9" * 30],
     "--max-lookups-in-flight": ["0", "-1", "many"],
     "--engine-block-size": ["many", "65537"],

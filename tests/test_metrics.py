@@ -44,6 +44,7 @@ def exercise(metrics: Metrics) -> None:
     metrics.store_clock(0.5)
     metrics.store_restarts(1)
     metrics.store_policy(True)
+    metrics.store_replicas(used=2, skipped=1, lag_s=0.5, by_replica=7, by_primary=3)
     metrics.store_lane("reads", in_flight=1, waiting=2, circuits_open=1, circuit_openings=3, reconnects=4)
     look_up(metrics, "m", known=True)
     metrics.lookup_shed()

@@ -186,6 +186,8 @@ class StoreWatch:
         for lane, traffic in self._connection.traffic().items():
             self._metrics.store_lane(lane, **asdict(traffic))
         self._metrics.store_restarts(self._connection.restarts)
+        if (replication := self._connection.replication()) is not None:
+            self._metrics.store_replicas(**asdict(replication))
         self._metrics.store_clock(self._connection.clock.offset_ms / 1000)
         if self._connection.eviction_policy is not None:
             self._metrics.store_policy(self._connection.eviction_policy == _NO_EVICTION)

@@ -93,8 +93,8 @@ class Redis:
     redis_url: str = setting(
         "embedded:",
         str,
-        "embedded: for a Valkey of the server's own, or redis://, rediss://, unix:// or redis+cluster:// with user, "
-        "password and database for yours.",
+        "embedded: for a Valkey of the server's own, or redis://, rediss://, unix://, redis+cluster:// or "
+        "redis+sentinel:// with user, password and database for yours; docs/redis has a page for each.",
         also_env=("REDIS_URL",),
         secret=True,
     )
@@ -102,6 +102,23 @@ class Redis:
         "ic",
         matching(r"[A-Za-z0-9._-]{1,64}", "must be 1 to 64 of the characters A-Z a-z 0-9 . _ -"),
         "First part of every key, so that several indexes can share one Redis.",
+    )
+    redis_sentinel_username: str = setting(
+        "", str, "User at the Sentinels of redis+sentinel://; the URL has the one at the servers that they watch."
+    )
+    redis_sentinel_password: str = setting("", str, "Password of that user, or of the Sentinels.", secret=True)
+    redis_read_from: str = setting(
+        "primary",
+        choice("primary", "replica"),
+        "Who answers lookups: primary, or replica, which takes load off the primary, and then answers may lack what "
+        "was acknowledged within --redis-max-replica-lag.",
+    )
+    redis_max_replica_lag_ms: int = setting(
+        "1s",
+        duration(100, 600_000),
+        "How far a replica may be behind; one that is further, or whose lag is unknown, is left out.",
+        flag="--redis-max-replica-lag",
+        unit="duration",
     )
     embedded_dir: str = setting(
         "",

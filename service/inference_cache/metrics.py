@@ -153,6 +153,19 @@ DEFINITIONS = (
         "store_restarts_total", "counter", "Times when the embedded Valkey ended by itself and was started again."
     ),
     Definition("store_reconnects_total", "counter", "Lost connections to the store that were made again.", ("lane",)),
+    Definition("store_replicas", "gauge", "Replicas that serve lookups (used), or lag too far (skipped).", ("state",)),
+    Definition(
+        "store_replica_lag_seconds",
+        "gauge",
+        "How far the furthest replica is behind at most, skipped ones too.",
+        merge="max",
+    ),
+    Definition(
+        "store_replica_lookups_total",
+        "counter",
+        "Lookups' calls to the store, by who answered (replica, primary), where replicas may.",
+        ("served_by",),
+    ),
 )
 
 
@@ -224,6 +237,22 @@ class Metrics:
         self._gauges["store_circuits_open"].labels(lane).set(circuits_open)
         self._count_to("store_circuit_openings_total", circuit_openings, lane)
         self._count_to("store_reconnects_total", reconnects, lane)
+
+    def store_replicas(self, *, used: int, skipped: int, lag_s: float, by_replica: int, by_primary: int) -> None:
+        """Say what lookups get from replicas of the store.
+
+        Args:
+            used: replicas near enough to be asked.
+            skipped: replicas that are not.
+            lag_s: how far the furthest is behind.
+            by_replica: calls that replicas have answered since the start.
+            by_primary: calls that went to the primary instead.
+        """
+        self._gauges["store_replicas"].labels("used").set(used)
+        self._gauges["store_replicas"].labels("skipped").set(skipped)
+        self._gauges["store_replica_lag_seconds"].set(lag_s)
+        self._count_to("store_replica_lookups_total", by_replica, "replica")
+        self._count_to("store_replica_lookups_total", by_primary, "primary")
 
     def looked_up(self, model_id: str, reason: str, *, hint: bool, index_knows: bool, seconds: float) -> None:
         """Count one answered lookup; ``index_knows`` when the answer proves that the index holds the model."""

@@ -28,8 +28,15 @@ async def open_store(config: ServeConfig) -> AsyncIterator[tuple[Connection, Red
         ConfigError: the Redis URL or the directory is unusable.
         StoreUnavailable: the embedded Valkey did not start.
     """
-    connection = await open_connection(config.redis.redis_url, embedded_dir=config.redis.embedded_dir or None)
-    store = RedisStore(connection, key_prefix=config.redis.redis_key_prefix)
+    redis = config.redis
+    connection = await open_connection(
+        redis.redis_url,
+        embedded_dir=redis.embedded_dir or None,
+        sentinel_username=redis.redis_sentinel_username or None,
+        sentinel_password=redis.redis_sentinel_password or None,
+        max_replica_lag_ms=redis.redis_max_replica_lag_ms if redis.redis_read_from == "replica" else None,
+    )
+    store = RedisStore(connection, key_prefix=redis.redis_key_prefix)
     try:
         yield connection, store
     finally:
