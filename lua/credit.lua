@@ -54,7 +54,7 @@ if call('EXISTS', P.segments) == 1 then
   call('HSET', P.hits, 'threshold', threshold)
   for k = 1, n do applied = applied + apply(read_credit(k)) end
   extend_life(P.hits, max(call('PTTL', P.blocks), 1))
-  extend_life(M.credited, max(call('PTTL', P.blocks), 1))
+  keep_expiry(M)
   if hot ~= 0 then call('HINCRBY', M.totals, 'hot', hot) end
 end
 return { 'OK', applied }

@@ -92,6 +92,16 @@ local function bury(M, T)
   call('PEXPIRE', M.totals, TOMBSTONE_MS)
 end
 
+-- An order that ran empty is gone, and born again without an expiry: it gets that of its model.
+local function keep_expiry(M)
+  for _, key in ipairs({ M.order, M.credited }) do
+    if call('PTTL', key) == -1 then
+      local ttl_ms = call('PTTL', M.totals)
+      if ttl_ms > 0 then call('PEXPIRE', key, ttl_ms) end
+    end
+  end
+end
+
 local function write_totals(M, T, now_us)
   look_at_rest(M, T)
   T.version = max(T.version + 1, now_us)
@@ -112,6 +122,7 @@ local function write_totals(M, T, now_us)
     fields[#fields + 1] = number(T.hot)
   end
   call('HSET', M.totals, unpack(fields))
+  keep_expiry(M)
   if T.had_due and not T.stats_due then call('HDEL', M.totals, 'stats_due') end
   if T.had_hot and T.hot <= 0 then call('HDEL', M.totals, 'hot') end
 end

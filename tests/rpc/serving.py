@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from inference_cache.capacity import Capacity
 from inference_cache.domain.models import (
     Batch,
     CacheState,
@@ -24,6 +25,7 @@ from inference_cache.domain.models import (
     Trimmed,
 )
 from inference_cache.metrics import Metrics
+from inference_cache.rpc.credits import Credits
 from inference_cache.rpc.health import Health
 from inference_cache.rpc.server import build_server
 from inference_cache.store.base import Store
@@ -43,10 +45,21 @@ async def until(true: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def serving(store: Store, **options: Any) -> AsyncIterator[Wire]:
-    """Run a server on a store; yield a client of it."""
-    policies, metrics = Policies(), Metrics()
-    options = {"health": Health(), "lookup_timeout_ms": 0, **options}
+async def serving(
+    store: Store, *, policies: Policies | None = None, max_entries: int = 0, **options: Any
+) -> AsyncIterator[Wire]:
+    """Run a server on a store, with policies that it may share with others; yield a client of it.
+
+    Hits are counted at once, so that a test need not wait for the end of an interval.
+    """
+    policies, metrics = policies or Policies(), Metrics()
+    options = {
+        "health": Health(),
+        "lookup_timeout_ms": 0,
+        "capacity": Capacity(store, policies, metrics, max_entries=max_entries),
+        "hits": Credits(store, metrics, interval_s=0),
+        **options,
+    }
     server = build_server(store=store, policies=policies, metrics=metrics, **options)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
