@@ -1,4 +1,4 @@
-"""The stores that must all keep the same contract."""
+"""The stores that must all keep the same contract, those on Redis with no more rights than the documentation lists."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from inference_cache.store.model import ModelStore
 from inference_cache.store.redis import RedisStore
 from tests.contract.build import NOW, Client
 from tests.contract.stores import forget, opened
+from tests.support.rights import grant, revoke
 from tests.support.servers import Cluster, Server, kinds
 
 
@@ -21,9 +22,10 @@ async def store(request: pytest.FixtureRequest, key_prefix: str) -> AsyncIterato
         yield ModelStore(lambda: NOW)
         return
     server = request.getfixturevalue(request.param)
-    async with opened(server.url, key_prefix) as found:
+    async with opened(grant(server, key_prefix), key_prefix) as found:
         yield found
     forget(server, key_prefix)
+    revoke(server, key_prefix)
 
 
 @pytest.fixture
@@ -43,6 +45,8 @@ def server(request: pytest.FixtureRequest) -> Server | Cluster:
 @pytest.fixture
 async def pair(server: Server | Cluster, key_prefix: str) -> AsyncIterator[list[RedisStore]]:
     """Yield two servers' stores on one Redis."""
-    async with opened(server.url, key_prefix) as one, opened(server.url, key_prefix) as other:
+    url = grant(server, key_prefix)
+    async with opened(url, key_prefix) as one, opened(url, key_prefix) as other:
         yield [one, other]
     forget(server, key_prefix)
+    revoke(server, key_prefix)

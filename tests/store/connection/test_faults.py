@@ -43,6 +43,16 @@ REPLIES = [
         StoreCorrupt,
         "crossslot",
     ),
+    (
+        "ERR ACL failure in script: User u has no permissions to run the 'hget' command script: ab, on @user_script:1.",
+        StoreUnavailable,
+        "noperm",
+    ),
+    (
+        "ERR The user executing the script can't run this command or subcommand script: ab, on @user_script:1.",
+        StoreUnavailable,
+        "noperm",
+    ),
     ("ERR max number of clients reached", StoreUnavailable, "clients"),
     ("ERR DB index is out of range", StoreUnavailable, "database"),
     ("ERR SELECT is not allowed in cluster mode", StoreUnavailable, "database"),

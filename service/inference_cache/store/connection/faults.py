@@ -79,6 +79,8 @@ PHRASES = {
     "DB index is out of range": Fault(StoreUnavailable, "database", "Redis has no database of this number"),
     "SELECT is not allowed in cluster mode": Fault(StoreUnavailable, "database", "a Cluster has only database 0"),
     "AUTH <password> called without any password": WORDS["WRONGPASS"],
+    "ACL failure in script": WORDS["NOPERM"],
+    "The user executing the script can't": WORDS["NOPERM"],
     "user_script": Fault(StoreCorrupt, "script", "a script failed", quote=True),
     "Error compiling script": Fault(StoreCorrupt, "script", "Redis cannot compile a script", quote=True),
 }
