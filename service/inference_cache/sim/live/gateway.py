@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -47,6 +47,11 @@ class EngineLink:
         self._work_ms = 0.0
         self._channel = grpc.aio.insecure_channel(replica_id)
         self._prefill = caller(self._channel)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be reached; one that cannot is tried again in the background."""
+        return self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
 
     def backlog_ms(self, now_ms: float) -> float:  # noqa: ARG002 - other engines know the time of their work
         """Return the work of the prompts that it has not answered yet."""
@@ -123,7 +128,7 @@ class LiveGateway:
             while True:
                 due_s += random.expovariate(rate)
                 await asyncio.sleep(max(0.0, due_s - loop.time()))
-                while len(self._in_flight) >= MAX_IN_FLIGHT or not self.engines:
+                while len(self._in_flight) >= MAX_IN_FLIGHT or not self._ready():
                     await asyncio.sleep(0.05)
                     due_s = max(due_s, loop.time())
                 task = asyncio.create_task(self.send(next(prompts)))
@@ -136,16 +141,13 @@ class LiveGateway:
 
     async def send(self, request: Request) -> None:
         """Look a prompt up and send it to the best hinted engine, to the least loaded one without a hint."""
-        now_ms = asyncio.get_running_loop().time() * 1000
         scores = await self._gateway.lookup(request)
-        engines = list(self.engines.values())
+        now_ms = asyncio.get_running_loop().time() * 1000
+        engines = self._ready()
         hints = dict(ranked(scores, engines, now_ms))
         self.counts.prompts += 1
         self.counts.hinted += bool(hints)
-        chosen = self._rule.first_fit(hints.items(), engines, now_ms)
-        self.counts.followed += chosen in hints
-        others = [engine for engine in engines if engine is not chosen]
-        for engine in [chosen, *([least_loaded(others, now_ms)] if others else [])]:
+        for engine in self._two_choices(hints, engines, now_ms):
             try:
                 hit_tokens = await engine.prefill(request, self._work_ms(request, hints.get(engine, 0)))
             except grpc.aio.AioRpcError as error:
@@ -156,6 +158,22 @@ class LiveGateway:
                 return
         self.counts.failed += 1
 
+    def _two_choices(
+        self, hints: Mapping[EngineLink, int], engines: Sequence[EngineLink], now_ms: float
+    ) -> Iterator[EngineLink]:
+        """Yield the engine for a prompt, and another one in case that it has just gone."""
+        if not engines:
+            return
+        chosen = self._rule.first_fit(hints.items(), engines, now_ms)
+        self.counts.followed += chosen in hints
+        yield chosen
+        others = [engine for engine in engines if engine is not chosen]
+        if others:
+            yield least_loaded(others, now_ms)
+
+    def _ready(self) -> list[EngineLink]:
+        return [engine for engine in self.engines.values() if engine.ready]
+
     def figures(self) -> dict[str, object]:
         """Return the counters, for a line of the log."""
         counts = self.counts
@@ -163,7 +181,7 @@ class LiveGateway:
             "prompts": counts.prompts,
             "failed": counts.failed,
             "in_flight": len(self._in_flight),
-            "engines": len(self.engines),
+            "engines": len(self._ready()),
             "hinted": counts.hinted,
             "followed": counts.followed,
             "token_hit_rate": round(counts.hit_tokens / max(1, counts.prompt_tokens), 3),
@@ -178,13 +196,14 @@ class LiveGateway:
         self._know(())
         await asyncio.gather(*self._leaving)
 
-    def _know(self, addresses: Mapping[str, None] | tuple[()]) -> None:
-        for gone in self.engines.keys() - set(addresses):
+    def _know(self, addresses: Iterable[str]) -> None:
+        found = list(addresses)
+        for gone in self.engines.keys() - set(found):
             leaving = asyncio.create_task(self.engines.pop(gone).close())
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
         taken = min((engine.taken for engine in self.engines.values()), default=0)
-        for address in addresses:
+        for address in found:
             if address not in self.engines:
                 self.engines[address] = EngineLink(address, taken)
 
