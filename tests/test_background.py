@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -11,12 +12,16 @@ from inference_cache.domain.models import Batch, Expired, ModelKey, Partition, R
 from inference_cache.domain.policy import DefaultPolicies, Policy
 from inference_cache.errors import StoreError, StoreUnavailable
 from inference_cache.metrics import Metrics
+from inference_cache.store.base import Store
 from inference_cache.store.connection import Connection, open_connection
 from inference_cache.store.model import ModelStore
+from tests.contract.stores import opened
+from tests.rpc.serving import until
 from tests.support.servers import Server
 
 MODEL = ModelKey("tenant", "model")
 TTL_MS = 1000
+_Store = TypeVar("_Store", bound=Store)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -53,7 +58,7 @@ def sweeper(store: ModelStore, metrics: Metrics, *, certain: bool = True) -> Swe
     return Sweeper(store, policies, metrics, capacity, period_ms=1, clock_is_certain=lambda: certain)
 
 
-async def filled(store: ModelStore, reported_ms: int) -> ModelStore:
+async def filled(store: _Store, reported_ms: int) -> _Store:
     batch = Batch(Partition("vllm"), b"a" * 8 + b"b" * 8, tiers=((0, 1),), counts=((0, 16, 16),))
     await store.ingest(MODEL, "pod", [batch], reported_ms=reported_ms, ttl_ms=TTL_MS)
     return store
@@ -98,6 +103,142 @@ async def test_partial_sweep_says_so_and_keeps_gauges_of_models_it_did_not_see()
     await sweeper(Partial(lambda: 5000), metrics).sweep()
     assert value(metrics, "index_sweeps_total", result="partial") == 1
     assert value(metrics, "index_entries", model="model") == 2
+
+
+def sweeping(store: Store, metrics: Metrics, period_ms: int, *, certain: Callable[[], bool] = lambda: True) -> Sweeper:
+    policies = DefaultPolicies(Policy(ttl_ms=TTL_MS))
+    capacity = Capacity(store, policies, metrics)
+    return Sweeper(store, policies, metrics, capacity, period_ms=period_ms, clock_is_certain=certain)
+
+
+def sweeps(metrics: Metrics, result: str = "ok") -> float:
+    return value(metrics, "index_sweeps_total", result=result) or 0.0
+
+
+async def test_one_sweeps_for_all() -> None:
+    """Of two servers one sweeps, and both show who does."""
+    store, both = await filled(ModelStore(lambda: 0), 0), [Metrics(), Metrics()]
+    tasks = [asyncio.create_task(sweeping(store, metrics, 20).run()) for metrics in both]
+    await until(lambda: sum(map(sweeps, both)) > 5 and sum(sweeps(each, "standby") for each in both) > 5)
+    idle, busy = sorted(both, key=sweeps)
+    assert sweeps(idle) == 0
+    assert [value(each, "sweeper") for each in (idle, busy)] == [0, 1]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_the_others_know_as_much(own_valkey: Server, key_prefix: str) -> None:
+    """What the index holds is on the gauges of all servers, also of those that did not sweep or change anything."""
+    async with opened(own_valkey.url, key_prefix) as one, opened(own_valkey.url, key_prefix) as other:
+        await filled(one, one.now_ms() + 3_600_000)
+        both = [Metrics(), Metrics()]
+        stores = zip((one, other), both, strict=True)
+        tasks = [asyncio.create_task(sweeping(store, metrics, 100).run()) for store, metrics in stores]
+        await until(lambda: [value(each, "index_entries", model="model") for each in both] == [2, 2])
+        await one.clear(MODEL, "pod", fence_ms=None)
+        await until(lambda: [value(each, "index_entries", model="model") for each in both] == [0, 0])
+        await until(lambda: sum(sweeps(each, "standby") for each in both) > 0)
+        for task in tasks:
+            task.cancel()
+
+
+async def test_when_the_one_dies_another_goes_on() -> None:
+    """The lease ends with its owner, a period after its last word; until then nobody else sweeps."""
+    now_ms = 0
+    store, both = ModelStore(lambda: now_ms), [Metrics(), Metrics()]
+    first = asyncio.create_task(sweeping(store, both[0], 20).run())
+    await until(lambda: sweeps(both[0]) > 0)
+    second = asyncio.create_task(sweeping(store, both[1], 20).run())
+    await until(lambda: sweeps(both[1], "standby") > 2)
+    first.cancel()
+    await until(lambda: sweeps(both[1], "standby") > 4)
+    assert sweeps(both[1]) == 0
+    now_ms = 20
+    await until(lambda: sweeps(both[1]) > 2)
+    second.cancel()
+
+
+async def test_the_lease_lasts_a_period_and_is_kept_during_a_long_sweep() -> None:
+    """A sweep that takes longer than the lease does not lose it, because it is asked for beside the sweep."""
+
+    class Slow(ModelStore):
+        leases: ClassVar[list[tuple[str, int]]] = []
+
+        async def lease(self, owner: str, ttl_ms: int) -> int | None:
+            self.leases.append((owner, ttl_ms))
+            return await super().lease(owner, ttl_ms)
+
+        async def expire(self, *args: Any) -> Expired:
+            asked = len(self.leases)
+            await until(lambda: len(self.leases) > asked + 5)
+            return await super().expire(*args)
+
+    metrics, store = Metrics(), Slow(lambda: 0)
+    task = asyncio.create_task(sweeping(store, metrics, 15).run())
+    await until(lambda: sweeps(metrics) > 0)
+    task.cancel()
+    assert {ttl_ms for _, ttl_ms in store.leases} == {15}
+    assert len({owner for owner, _ in store.leases}) == 1
+
+
+async def test_who_does_not_know_the_time_leaves_the_sweep_to_others() -> None:
+    """A server whose clock is uncertain gives the lease up, and takes it again when it knows."""
+    certain = True
+    now_ms = 0
+    store, one, other = ModelStore(lambda: now_ms), Metrics(), Metrics()
+    first = asyncio.create_task(sweeping(store, one, 20, certain=lambda: certain).run())
+    await until(lambda: sweeps(one) > 0)
+    certain = False
+    second = asyncio.create_task(sweeping(store, other, 20).run())
+    await until(lambda: value(one, "sweeper") == 0)
+    now_ms = 20
+    await until(lambda: sweeps(other) > 0)
+    first.cancel()
+    second.cancel()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()])
+async def test_a_lease_that_cannot_be_had_is_asked_for_again(error: Exception) -> None:
+    """While Redis is away nobody sweeps; when it is back somebody does."""
+
+    class Away(ModelStore):
+        error: Exception | None = None
+        asked = 0
+
+        async def lease(self, owner: str, ttl_ms: int) -> int | None:
+            self.asked += 1
+            if self.error is not None:
+                raise self.error
+            return await super().lease(owner, ttl_ms)
+
+    store, metrics = Away(lambda: 0), Metrics()
+    store.error = error
+    task = asyncio.create_task(sweeping(store, metrics, 10).run())
+    await until(lambda: store.asked > 3)
+    assert sweeps(metrics) == 0
+    store.error = None
+    await until(lambda: sweeps(metrics) > 0)
+    task.cancel()
+
+
+async def test_a_sweep_tells_the_store_what_policies_say_now() -> None:
+    """TTL and algorithm of each tenant go along, so that a raised TTL takes effect within one sweep."""
+
+    class Curious(ModelStore):
+        told: Retention | None = None
+
+        async def expire(
+            self, expired_at: Callable[[str], int], retention: Callable[[str], Retention] | None = None
+        ) -> Expired:
+            assert retention is not None
+            self.told = retention("anybody")
+            return await super().expire(expired_at, retention)
+
+    store, metrics = Curious(lambda: 0), Metrics()
+    policies = DefaultPolicies(Policy(ttl_ms=5, eviction="lfu"))
+    capacity = Capacity(store, policies, metrics)
+    await Sweeper(store, policies, metrics, capacity, period_ms=1, clock_is_certain=lambda: True).sweep()
+    assert store.told == Retention(5, lfu=True)
 
 
 async def watched(connection: Connection, metrics: Metrics) -> tuple[StoreWatch, list[bool]]:

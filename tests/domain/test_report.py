@@ -291,6 +291,13 @@ def test_interleaved_sequences_are_broken_apart() -> None:
     assert expand_counts(batch.counts, 7) == tokens
 
 
+def test_equal_or_falling_counts_are_no_chain() -> None:
+    """Prefixes of one length have nothing to do with each other, so none of them is another one's end."""
+    batch = taken(*(single(at, count) for at, count in enumerate([64, 64, 64, 32, 0, 16])))[0]
+    assert batch.breaks == (1, 2, 3, 4)
+    assert expand_counts(batch.counts, 6) == [64, 64, 64, 32, 0, 16]
+
+
 def test_a_change_of_tier_does_not_break_a_run() -> None:
     """Tiers may be mixed within one run."""
     batch = taken(single(1, 16, 1), single(2, 32, 2), single(3, 48, 2))[0]
