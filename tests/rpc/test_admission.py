@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
+from typing import Any
 
 import grpc
 import pytest
 
 from inference_cache._pb import inferencecache_pb2 as pb
+from inference_cache._pb.inferencecache_pb2_grpc import InferenceCacheStub
 from inference_cache.domain.policy import Policy
 from inference_cache.domain.reasons import NO_HINT, POLICY_REQUIRES_CHAIN
 from inference_cache.domain.tuning import Tuning
+from inference_cache.metrics import Metrics
+from inference_cache.rpc.health import Health
 from inference_cache.rpc.lookup import INLINE_TOKENS
-from inference_cache.rpc.server import Limits
+from inference_cache.rpc.server import Limits, build_server
 from tests.rpc.serving import GatedStore, serving, until
-from tests.rpc.wire import MODEL, SCHEME, TENANT, Wire, asks, exact, h, hs, ids
+from tests.rpc.wire import MODEL, SCHEME, TENANT, Policies, Wire, asks, exact, h, hs, ids
 
 LIMIT = 3
+BURST = 3000
 Call = grpc.aio.UnaryUnaryCall[pb.LookupRouteRequest, pb.LookupRouteResponse]
 
 
@@ -35,7 +42,7 @@ async def fill(wire: Wire, store: GatedStore) -> list[Call]:
     [{"prefix_hash": h("p")}, asks(hs(1, 2), 64), {"token_ids": range(64)}, {"token_ids": range(INLINE_TOKENS + 16)}],
     ids=["exact", "chain", "tokens", "many tokens"],
 )
-async def test_one_too_many_is_answered_at_once(question: dict[str, object]) -> None:
+async def test_one_too_many_is_answered_at_once(question: dict[str, Any]) -> None:
     """The lookup beyond the limit is NO_HINT without scores and adapter echo, is counted, and asks nobody."""
     store = GatedStore()
     async with serving(store, limits=Limits(lookups=LIMIT)) as wire:
@@ -50,6 +57,22 @@ async def test_one_too_many_is_answered_at_once(question: dict[str, object]) -> 
         assert wire.counted("lookup_route_calls_total", shed) == 1
         store.gate.set()
         assert [(await each).reason_code for each in waiting] == ["PREFIX_MATCH"] * LIMIT
+
+
+async def test_a_burst_is_answered_in_full() -> None:
+    """Calls that come while the server is busy with something else all get an answer, none is cancelled."""
+    server = build_server(
+        store=GatedStore(), policies=Policies(), metrics=Metrics(), health=Health(), lookup_timeout_ms=60_000
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub, request = InferenceCacheStub(channel), pb.LookupRouteRequest(tenant_id=TENANT, prefix_hash=h("p"))
+        burst = [stub.LookupRoute.future(request) for _ in range(BURST)]
+        time.sleep(0.5)  # noqa: ASYNC251 - the event loop is to be held up until they have arrived
+        codes = await asyncio.to_thread(lambda: Counter(call.code() for call in burst))
+    await server.stop(None)
+    assert codes == {grpc.StatusCode.OK: BURST}
 
 
 async def test_room_comes_back() -> None:

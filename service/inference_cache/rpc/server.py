@@ -85,6 +85,9 @@ def build_server(
             ("grpc.max_receive_message_length", limits.message_bytes),
             ("grpc.so_reuseport", int(share_port)),  # on by default: a second server would answer beside the first
             *_connection_age(limits),
+            # The library cancels calls at random once 1000 have come in one turn of the event loop; ours never fail.
+            ("grpc.server.max_pending_requests", limits.concurrent_rpcs),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * limits.concurrent_rpcs),
         ),
         maximum_concurrent_rpcs=limits.concurrent_rpcs,
     )
