@@ -59,7 +59,9 @@ def test_manifests_of_the_readme_are_accepted() -> None:
     assert found.warnings == ()
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "docs/faults.md"]
+)
 def test_links_lead_somewhere(name: str) -> None:
     """Every relative link names a file of the repository."""
     here = ROOT / name
