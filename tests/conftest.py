@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from inference_cache.store.connection import Connection, open_connection
-from tests.support.servers import Cluster, Server, Watched, kinds, redis_binary, valkey_binary
+from tests.support.servers import Cluster, Server, Watched, binary_of, kinds, redis_binary, valkey_binary
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +25,14 @@ def redis7() -> Iterator[Server]:
     binary = redis_binary()
     assert binary is not None
     server = Server(binary)
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def another() -> Iterator[Server]:
+    """Yield the server that the environment names, likewise."""
+    server = Server(binary_of("another"))
     yield server.start()
     server.stop()
 

@@ -9,17 +9,15 @@ import pytest
 from inference_cache.errors import StoreFull
 from tests.contract.build import MODEL, NOW, TTL, Client, blocks, series
 from tests.contract.stores import check_at_rest, opened
-from tests.support.servers import Server, kinds, redis_binary, valkey_binary
+from tests.support.servers import Server, binary_of, single_kinds
 
 KNOWN = series("known", 600)
 
 
-@pytest.fixture(params=[kind for kind in kinds() if kind != "cluster"])
+@pytest.fixture(params=single_kinds())
 def small(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Yield a server of each kind whose memory the test may limit."""
-    binary = {"valkey": valkey_binary(), "redis7": redis_binary()}[request.param]
-    assert binary is not None
-    server = Server(binary)
+    server = Server(binary_of(request.param))
     yield server.start()
     server.stop()
 

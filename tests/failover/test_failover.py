@@ -13,7 +13,7 @@ from tests.failover.load import Load
 from tests.rpc.wire import MODEL
 from tests.support.layout import check_layout
 from tests.support.process import serving
-from tests.support.servers import Cluster, Server, Watched, redis_binary, valkey_binary, wait_until
+from tests.support.servers import Cluster, Server, Watched, binary_of, single_kinds, valkey_binary, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,10 +34,10 @@ async def replicated(primary: Server, replica: Server) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["valkey", *(["redis7"] if redis_binary() else [])])
+@pytest.mark.parametrize("kind", single_kinds())
 async def test_sentinels_replace_the_primary(kind: str, tmp_path: Path) -> None:
     """Only what was acknowledged shortly before the end may be lost, and what is found is whole."""
-    watched = Watched(str(valkey_binary() if kind == "valkey" else redis_binary()))
+    watched = Watched(binary_of(kind))
     try:
         await asyncio.to_thread(watched.start)
         old, new = watched.servers

@@ -13,12 +13,15 @@ def test_a_missing_redis_is_a_failure_where_it_is_required(monkeypatch: pytest.M
     """On a developer's machine the system's Redis joins where it is found; where it must be there, it must."""
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.delenv(servers.REQUIRE_REDIS, raising=False)
+    monkeypatch.delenv(servers.ANOTHER, raising=False)
     assert servers.kinds() == ["valkey", "cluster"]
     monkeypatch.setenv(servers.REQUIRE_REDIS, "1")
     with pytest.raises(FileNotFoundError, match=servers.REQUIRE_REDIS):
         servers.kinds()
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/redis-server")
     assert servers.kinds() == ["valkey", "cluster", "redis7"]
+    monkeypatch.setenv(servers.ANOTHER, "/opt/another")
+    assert servers.kinds() == ["valkey", "cluster", "redis7", "another"]
 
 
 def test_a_server_that_does_not_start_says_why() -> None:

@@ -25,6 +25,8 @@ from inference_cache.store.connection import tether
 from inference_cache.store.connection.topology import SLOTS, slot_of
 
 REQUIRE_REDIS = "INFERENCE_CACHE_REQUIRE_REDIS"
+ANOTHER = "INFERENCE_CACHE_TEST_SERVER"
+"""Names the program of one more server that the tests shall run against, such as another version's."""
 _WAIT_S = 10.0
 _STEP_S = 0.01
 
@@ -48,7 +50,24 @@ def redis_binary() -> str | None:
 
 def kinds() -> list[str]:
     """Return the kinds of Redis that tests run against on this machine."""
-    return ["valkey", "cluster", *(["redis7"] if redis_binary() else [])]
+    return [
+        "valkey",
+        "cluster",
+        *(["redis7"] if redis_binary() else []),
+        *(["another"] if os.environ.get(ANOTHER) else []),
+    ]
+
+
+def single_kinds() -> list[str]:
+    """Return those of the kinds that are one server, and not a Cluster."""
+    return [kind for kind in kinds() if kind != "cluster"]
+
+
+def binary_of(kind: str) -> str:
+    """Return the program of a kind of single server."""
+    found = {"valkey": valkey_binary(), "redis7": redis_binary(), "another": os.environ.get(ANOTHER)}[kind]
+    assert found is not None
+    return found
 
 
 def free_ports(count: int) -> list[int]:

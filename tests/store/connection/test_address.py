@@ -81,19 +81,22 @@ def test_the_password_is_not_in_the_repr() -> None:
     assert "hunter2" not in repr(parse_address("redis://u:hunter2@h"))
 
 
+def context_of(url: str) -> ssl.SSLContext:
+    tls = parse_address(url).tls
+    assert tls is not None
+    return tls.context()
+
+
 def test_tls_trusts_the_system_unless_told_otherwise(tmp_path: Path) -> None:
     """`rediss` checks certificate and name; a private authority is named, and only `none` checks nothing."""
-    strict = parse_address("rediss://h").tls
-    assert strict is not None
+    strict = context_of("rediss://h")
     assert strict.verify_mode is ssl.CERT_REQUIRED
     assert strict.check_hostname
     authority = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(authority))
-    private = parse_address(f"rediss://h?ssl_ca_certs={authority}&ssl_check_hostname=false").tls
-    assert private is not None
+    private = context_of(f"rediss://h?ssl_ca_certs={authority}&ssl_check_hostname=false")
     assert private.verify_mode is ssl.CERT_REQUIRED
     assert not private.check_hostname
     assert len(private.get_ca_certs()) == 1
-    open_to_all = parse_address("rediss+cluster://h:1?ssl_cert_reqs=none").tls
-    assert open_to_all is not None
+    open_to_all = context_of("rediss+cluster://h:1?ssl_cert_reqs=none")
     assert open_to_all.verify_mode is ssl.CERT_NONE

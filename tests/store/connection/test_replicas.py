@@ -14,7 +14,7 @@ from tests.contract.build import NOW, Client, series
 from tests.support.patience import until, until_it_runs
 from tests.support.proxy import Proxy
 from tests.support.scripts import COUNT, ECHO, LOOK
-from tests.support.servers import Cluster, Server, Watched, free_ports, redis_binary, valkey_binary
+from tests.support.servers import Cluster, Server, Watched, binary_of, free_ports, single_kinds, valkey_binary
 
 QUICK = Limits(connect_ms=500, call_ms=1_000)
 NEAR_MS = 30_000
@@ -30,10 +30,10 @@ async def opened(url: str, max_replica_lag_ms: int = NEAR_MS) -> AsyncIterator[C
         await connection.close()
 
 
-@pytest.fixture(params=["valkey", *(["redis7"] if redis_binary() else [])])
+@pytest.fixture(params=single_kinds())
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
     """Yield a primary and its replica."""
-    binary = str(valkey_binary() if request.param == "valkey" else redis_binary())
+    binary = binary_of(request.param)
     settings = {"repl-diskless-sync-delay": "0", "replica-announce-ip": "127.0.0.1"}
     primary, replica = (Server(binary, port=port, settings=settings).start() for port in free_ports(2))
     replica.follow(primary)

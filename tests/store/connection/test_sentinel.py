@@ -10,7 +10,7 @@ from inference_cache.errors import ConfigError, StoreUnavailable
 from inference_cache.store.connection import Connection, Limits, open_connection
 from tests.support.patience import until, until_it_runs
 from tests.support.scripts import COUNT, ECHO
-from tests.support.servers import Server, Watched, free_ports, redis_binary, valkey_binary
+from tests.support.servers import Server, Watched, binary_of, free_ports, single_kinds, valkey_binary
 
 QUICK = Limits(connect_ms=500, call_ms=1_000)
 
@@ -47,10 +47,10 @@ async def test_sentinels_that_are_away_are_passed_over(watched: Watched) -> None
         assert await connection.run(COUNT, b"k", []) == 1
 
 
-@pytest.mark.parametrize("kind", ["valkey", *(["redis7"] if redis_binary() else [])])
+@pytest.mark.parametrize("kind", single_kinds())
 async def test_a_killed_primary_is_replaced(kind: str) -> None:
     """After the primary's end calls fail by name until the replica is promoted, then go on there by themselves."""
-    watched = Watched(str(valkey_binary() if kind == "valkey" else redis_binary()))
+    watched = Watched(binary_of(kind))
     try:
         await asyncio.to_thread(watched.start)
         async with opened(watched.url) as connection:

@@ -5,12 +5,12 @@ A URL carries a password, so no message here repeats any part of one.
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from inference_cache.errors import ConfigError
+from inference_cache.store.connection.tls import Tls, TlsSettings
 
 _PORT = 6379
 _SENTINEL_PORT = 26379
@@ -56,7 +56,7 @@ class Address:
     database: int = 0
     username: str | None = None
     password: str | None = field(default=None, repr=False)
-    tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
+    tls: Tls | None = field(default=None, repr=False, compare=False)
 
 
 def parse_address(url: str) -> Address:
@@ -171,20 +171,20 @@ def _database(text: str) -> int:
     return int(text)
 
 
-def _tls(options: dict[str, str]) -> ssl.SSLContext:
+def _tls(options: dict[str, str]) -> Tls:
     given = {name: options.pop(name) for name in _TLS_OPTIONS & options.keys()}
     try:
-        context = ssl.create_default_context(cafile=given.get("ssl_ca_certs"))
-        if "ssl_certfile" in given:
-            context.load_cert_chain(given["ssl_certfile"], given.get("ssl_keyfile"))
+        return Tls(
+            TlsSettings(
+                authorities=given.get("ssl_ca_certs"),
+                certificate=given.get("ssl_certfile"),
+                key=given.get("ssl_keyfile"),
+                verify=given.get("ssl_cert_reqs", "required") != "none",
+                check_name=given.get("ssl_check_hostname", "true").lower() not in {"false", "no", "0"},
+            )
+        )
     except (OSError, ValueError):
         raise ConfigError(f"{_FLAG}: a certificate or key file cannot be used") from None
-    if given.get("ssl_check_hostname", "true").lower() in {"false", "no", "0"}:
-        context.check_hostname = False
-    if given.get("ssl_cert_reqs", "required") == "none":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _no_more(options: dict[str, str]) -> None:

@@ -87,7 +87,7 @@ class Dialer:
             await loop.create_unix_connection(lambda: link, self.address.path)
             return
         host, port = self.host
-        tls = self.address.tls
+        tls = self.address.tls.context() if self.address.tls is not None else None
         transport, _ = await loop.create_connection(
             lambda: link, host, port, ssl=tls, server_hostname=host if tls is not None else None
         )
