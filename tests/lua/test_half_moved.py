@@ -190,5 +190,7 @@ async def test_a_lookup_is_refused_or_right(cluster: Cluster, moving: Connection
 
 def test_every_writing_command_is_covered() -> None:
     """A new script that writes to a model joins the list above."""
-    writing = {name for name in names() if not load(name).read_only and not name.startswith(("catalog_", "policy_", "lease"))}
+    writing = {
+        name for name in names() if not load(name).read_only and not name.startswith(("catalog_", "policy_", "lease"))
+    }
     assert writing == {name.split()[0] for name in COMMANDS}
