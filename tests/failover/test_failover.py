@@ -1,4 +1,4 @@
-"""A primary that dies under load: gateways are always answered, producers resend, and nobody restarts anything."""
+"""Under load a primary dies or a slot moves: gateways are answered, producers resend, nobody restarts anything."""
 
 from __future__ import annotations
 
@@ -105,5 +105,55 @@ async def test_a_cluster_promotes_a_replica(tmp_path: Path) -> None:
             await asyncio.to_thread(wait_until, lambda: server.get("/readyz")[0] == 200, "the server to be ready again")
         assert load.broken == []
         assert set(load.refused) == {"UNAVAILABLE"}
+    finally:
+        cluster.stop()
+
+
+async def test_a_slot_that_moves_as_a_whole_refuses_nothing(tmp_path: Path) -> None:
+    """Valkey 9's atomic slot migration: no lookup and no report of the model is refused, and nothing is lost."""
+    cluster = Cluster(valkey_binary())
+    key = Keys().totals(ModelKey(TENANTS[0], MODEL))
+    try:
+        await asyncio.to_thread(cluster.start)
+        with serving(tmp_path, "--redis-url", cluster.url, "--lookup-timeout-ms", "0") as server:
+            address = await asyncio.to_thread(lambda: server.grpc)
+            async with Load(address, TENANTS[:1]) as load:
+                await load.more_acknowledged(SOME)
+                for _ in range(3):
+                    target = cluster.move_at_once(key)
+                    await load.until(lambda target=target: cluster.owner(key) is target)  # type: ignore[misc]
+                    await load.more_acknowledged(SOME)
+                    await load.more_hits(SOME, TENANTS[:1])
+                await load.stop()
+                assert await load.lost(load.acknowledged) == []
+        assert (load.broken, load.refused) == ([], {})
+        assert {reason for _, reason in load.answers} == {"PREFIX_MATCH"}
+    finally:
+        cluster.stop()
+
+
+async def test_a_slot_that_moves_key_by_key_is_refused_until_it_has_moved(tmp_path: Path) -> None:
+    """Meanwhile the model gives no hints and its producers keep what they have; others do not notice."""
+    cluster = Cluster(valkey_binary())
+    keys = [Keys().totals(ModelKey(tenant, MODEL)) for tenant in TENANTS]
+    moving, others = TENANTS[0], TENANTS[1:]
+    try:
+        await asyncio.to_thread(cluster.start)
+        with serving(tmp_path, "--redis-url", cluster.url, "--lookup-timeout-ms", "0") as server:
+            address = await asyncio.to_thread(lambda: server.grpc)
+            async with Load(address, TENANTS) as load:
+                await load.more_acknowledged(SOME)
+                migration = cluster.migration(keys[0])
+                migration.move([keys[0]])
+                await load.until(lambda: load.answers[moving, "INDEX_UNAVAILABLE"] > SOME)
+                await load.more_hits(SOME, others)
+                migration.finish()
+                await load.more_acknowledged(SOME)
+                await load.more_hits(SOME, [moving])
+                await load.stop()
+                assert await load.lost(load.acknowledged) == []
+        assert load.broken == []
+        assert set(load.refused) <= {"UNAVAILABLE"}
+        assert {reason for tenant, reason in load.answers if tenant in others} == {"PREFIX_MATCH"}
     finally:
         cluster.stop()

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tests.support.servers import Cluster, Server
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "redis" / "acl.md"
+PAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "redis"
+PAGE = PAGES / "acl.md"
 PASSWORD = "of-a-test-only"  # noqa: S105 - of a test only
 
 
@@ -17,6 +18,13 @@ def least() -> list[str]:
     """Return the rules of the page's ``ACL SETUSER``, without the user's name."""
     (example,) = re.findall(r"```sh\nredis-cli ACL SETUSER inference-cache (.*?)```", PAGE.read_text(), re.DOTALL)
     return shlex.split(example.replace("\\\n", " "))
+
+
+def of_sentinels() -> str:
+    """Return a Sentinel's directive for the user of the page on Sentinel."""
+    page = (PAGES / "sentinel.md").read_text()
+    (example,) = re.findall(r"```sh\nredis-cli -p 26379 ACL SETUSER (.*?)```", page, re.DOTALL)
+    return " ".join(["user", *shlex.split(example.replace("\\\n", " "))]).replace("PASSWORD", PASSWORD)
 
 
 def further(where: str) -> list[str]:

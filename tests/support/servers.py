@@ -359,6 +359,13 @@ class Cluster:
                 return next(node for node in self.nodes if node.port == port)
         raise LookupError(slot)
 
+    def move_at_once(self, key: bytes) -> Server:
+        """Begin to move the slot of a key to another node as a whole, as Valkey 9 can, and return that node."""
+        source, slot = self.owner(key), slot_of(key)
+        target = next(node for node in self.nodes if node is not source)
+        source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", _node_id(target))
+        return target
+
     def migration(self, key: bytes) -> Migration:
         """Begin to move the slot of a key to another node; see :class:`Migration`."""
         source = self.owner(key)

@@ -9,6 +9,7 @@ import pytest
 from inference_cache.errors import ConfigError, StoreUnavailable
 from inference_cache.store.connection import Connection, Limits, open_connection
 from tests.support.patience import until, until_it_runs
+from tests.support.rights import PASSWORD, of_sentinels
 from tests.support.scripts import COUNT, ECHO
 from tests.support.servers import Server, Watched, binary_of, free_ports, single_kinds, valkey_binary
 
@@ -125,14 +126,14 @@ async def test_each_way_to_miss_the_primary_has_its_reason(watched: Watched) -> 
 
 
 async def test_sentinels_have_an_account_of_their_own() -> None:
-    """The URL's account is the servers'; the Sentinels' comes apart from it, and each refusal says whose it was."""
+    """The URL's account is the servers'; the Sentinels' has the page's rights, and each refusal says whose it was."""
     watched = Watched(
         valkey_binary(),
         settings={"requirepass": "of-servers", "masterauth": "of-servers"},
         directives=[
             "sentinel auth-pass index of-servers",
             "user default off",
-            "user asker on >of-sentinels +@connection +sentinel|get-master-addr-by-name +subscribe &+switch-master",
+            of_sentinels(),
         ],
     )
     first = watched.servers[0]
@@ -142,7 +143,7 @@ async def test_sentinels_have_an_account_of_their_own() -> None:
         url = watched.url.replace("://", "://:of-servers@").replace(
             ",".join(f"127.0.0.1:{each.port}" for each in watched.sentinels), f"127.0.0.1:{watched.sentinels[0].port}"
         )
-        asker = {"sentinel_username": "asker", "sentinel_password": "of-sentinels"}
+        asker = {"sentinel_username": "asker", "sentinel_password": PASSWORD}
         async with opened(url, **asker) as connection:
             assert await connection.run(COUNT, b"k", []) == 1
         async with opened(url) as connection:
