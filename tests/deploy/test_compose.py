@@ -94,7 +94,7 @@ def test_every_container_is_hardened() -> None:
     for name, service in SERVICES.items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
-        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["security_opt"] == ["no-new-privileges=true"], name
         assert not service.get("privileged"), name
 
 
