@@ -6,9 +6,10 @@ KEYS
   1 models      <prefix>:<layout>:{catalog}:models; the catalog's other keys are derived from it
 ARGV
   1 key_ttl_ms  backstop expiry of the keys
-  2 n           entries that follow, 11 arguments each:
-  * entry       tag, tenant tag, version, state, newest ms, due ms, coldest, stalest, prefixes, holdings,
+  2 n           entries that follow, 12 arguments each:
+  * entry       tag, tenant tag, version, state, newest ms, due ms, coldest, stalest, prefixes, holdings, retained,
                 payload (inference_cache.store.packing)
+                retained  1: the keys live as long as the payload says; 0: as long as was told before, if anything was
                 coldest, stalest: scores of what gives way first to a full index, to a quota (lib/order.lua)
                 state  pending  about to be written: due at once; version and payload only if it is unknown
                        unfinished  about to be cleared in steps: due at once, if it is known at all
@@ -27,7 +28,8 @@ local key_ttl_ms, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local root = sub(models, 1, -8) -- without ":models"
 local newest_key, due_key, coldest_key = root .. ':newest', root .. ':due', root .. ':coldest'
 local prefixes_key, holdings_key = root .. ':prefixes', root .. ':holdings'
-local FIELDS = 11
+local FIELDS = 12
+local RETENTION_AT, RETENTION_END = 41, 49 -- where an entry says how long its keys live
 
 local function newest_of(tenant)
   return root .. ':newest:' .. tenant
@@ -42,7 +44,7 @@ local function read_entry(k)
   return {
     tag = ARGV[p], tenant = ARGV[p + 1], version = tonumber(ARGV[p + 2]), state = ARGV[p + 3], newest = ARGV[p + 4],
     due = ARGV[p + 5], coldest = tonumber(ARGV[p + 6]), stalest = tonumber(ARGV[p + 7]),
-    prefixes = tonumber(ARGV[p + 8]), holdings = tonumber(ARGV[p + 9]), payload = ARGV[p + 10],
+    prefixes = tonumber(ARGV[p + 8]), holdings = tonumber(ARGV[p + 9]), retained = ARGV[p + 10] == '1', payload = ARGV[p + 11],
   }
 end
 
@@ -54,6 +56,15 @@ local function add_up(e, stored, prefixes, holdings)
     call('HDEL', prefixes_key, e.tenant)
   end
   if holdings ~= old_holdings then call('INCRBY', holdings_key, holdings - old_holdings) end
+end
+
+-- Only who has renewed a model's keys may say that they live longer.
+local function store_entry(e, stored)
+  local entry = write('>I8', e.version) .. e.payload
+  if stored and not e.retained then
+    entry = sub(entry, 1, RETENTION_AT - 1) .. sub(stored, RETENTION_AT, RETENTION_END) .. sub(entry, RETENTION_END + 1)
+  end
+  call('HSET', models, e.tag, entry)
 end
 
 local function place(key, score, tag)
@@ -80,7 +91,7 @@ end
 
 function put.holds(e, stored)
   add_up(e, stored, e.prefixes, e.holdings)
-  call('HSET', models, e.tag, write('>I8', e.version) .. e.payload)
+  store_entry(e, stored)
   call('ZADD', newest_key, e.newest, e.tag)
   call('ZADD', newest_of(e.tenant), e.newest, e.tag)
   call('ZADD', due_key, e.due, e.tag)
@@ -90,7 +101,7 @@ end
 
 function put.empty(e, stored)
   add_up(e, stored, 0, 0)
-  call('HSET', models, e.tag, write('>I8', e.version) .. e.payload)
+  store_entry(e, stored)
   forget_scores(e)
   call('ZADD', due_key, e.due, e.tag)
 end
@@ -115,6 +126,7 @@ local function renew(key)
 end
 
 call('EXISTS', root .. ':absent') -- refuses the whole call while the slot moves, see lib/keys.lua
+if call('EXISTS', models) == 0 then call('DEL', prefixes_key, holdings_key) end -- sums of entries that were lost
 local tenants = {}
 for k = 1, n do
   local e = read_entry(k)

@@ -23,10 +23,14 @@ local tenant, skip = ARGV[1], tonumber(ARGV[2])
 local root = sub(models, 1, -8) -- without ":models"
 local order = tenant == '*' and root .. ':coldest' or root .. ':stalest:' .. tenant
 
+-- Models of the tenant that have not listed their segments, but for those to be passed over.
 local function unlisted()
   local newest = root .. ':newest:' .. tenant
   if tenant == '*' or call('ZCARD', newest) <= call('ZCARD', order) then return nil end
-  return call('ZDIFF', 2, newest, order)[1]
+  local missing = call('ZDIFF', 2, newest, order)
+  if skip < #missing then return missing[skip + 1] end
+  skip = skip - #missing
+  return nil
 end
 
 local function payload_of(tag)

@@ -17,7 +17,7 @@ REPLY
   OK, holdings removed, n, n * (partition, segment that should be rebuilt), state
   MORE, holdings removed, n, n * (partition, segment that should be rebuilt), state      call again
 COST
-  RETIRED: O(partitions of the replica). OK and MORE: at most 64 segments and some 2048 unmapped blocks a call.
+  RETIRED: O(partitions of the replica). OK and MORE: at most 64 segments and some 1536 unmapped blocks a call.
 ]]
 --- @include prelude
 --- @include keys
@@ -72,7 +72,7 @@ local function drop_fenced(T, slot, partitions)
 end
 
 refuse_while_moving(M.root)
-local T = read_totals(M)
+local T = read_totals(M, now_us)
 local slot = slot_of(M, replica)
 local partitions = slot and call('HKEYS', slot_key(M.root, slot)) or {}
 local reply
@@ -85,5 +85,5 @@ else
   local removed, budget, more = drop_fenced(T, slot, partitions)
   reply = push_rebuild({ more and 'MORE' or 'OK', removed }, budget)
 end
-if slot or dropped then write_totals(M, T, now_us) end
+if slot or dropped then write_totals(M, T) end
 return push_state(reply, M, T)

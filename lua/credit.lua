@@ -52,6 +52,7 @@ refuse_while_moving(M.root)
 local applied = 0
 if call('EXISTS', P.segments) == 1 then
   call('HSET', P.hits, 'threshold', threshold)
+  call('HSET', M.totals, 'lfu', 1)
   for k = 1, n do applied = applied + apply(read_credit(k)) end
   extend_life(P.hits, max(call('PTTL', P.blocks), 1))
   keep_expiry(M)

@@ -100,7 +100,7 @@ local function evict_from(partition, slot, fields, fence, budget)
 end
 
 refuse_while_moving(M.root)
-local T = read_totals(M)
+local T = read_totals(M, now_us)
 local slot = slot_of(M, replica)
 local removed, budget, next_cursor = 0, open_budget(), ''
 if slot and size > 0 then
@@ -118,7 +118,7 @@ if slot and size > 0 then
   end
   if removed > 0 then
     forget_if_idle(M, slot, replica)
-    write_totals(M, T, now_us)
+    write_totals(M, T)
   end
 end
 return push_state(push_rebuild({ 'OK', next_cursor, removed }, budget), M, T)

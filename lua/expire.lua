@@ -12,7 +12,7 @@ REPLY
   OK, cursor, holdings removed, statistics rows removed, n, n * (partition, segment that should be rebuilt), state
   MORE, cursor, holdings removed, statistics rows removed, n, n * (partition, segment ...), state      call again
 COST
-  at most 64 segments, some 2048 unmapped blocks and some 100 statistics rows a call.
+  at most 64 segments, some 1536 unmapped blocks and some 100 statistics rows a call.
 ]]
 --- @include prelude
 --- @include sweeping
@@ -42,13 +42,14 @@ local function expire_rows(T)
 end
 
 refuse_while_moving(M.root)
-local T = read_totals(M)
+local T = read_totals(M, now_us)
 local scan_rows = cursor ~= '' and T.stats_due and T.stats_due <= expired_at
 if not scan_rows then cursor = '' end
 local rows = expire_rows(T)
+recall_rebuilds(M, budget)
 local removed, more = expire_some(M, T, expired_at, budget)
 if removed > 0 or rows > 0 or more or scan_rows then
-  write_totals(M, T, now_us)
+  write_totals(M, T)
 end
 local status = (more or cursor ~= '') and 'MORE' or 'OK'
 return push_state(push_rebuild({ status, cursor, removed, rows }, budget), M, T)

@@ -10,7 +10,7 @@ REPLY
   OK, holdings removed, n, n * (partition, segment that should be rebuilt), state (lib/totals push_state)
   MORE, holdings removed, n, n * (partition, segment that should be rebuilt), state      more are retired: call again
 COST
-  at most 64 segments and some 2048 unmapped blocks a call.
+  at most 64 segments and some 1536 unmapped blocks a call.
 ]]
 --- @include prelude
 --- @include freeing
@@ -18,12 +18,12 @@ local M = model_keys(KEYS[1])
 local now_us = tonumber(ARGV[1])
 
 refuse_while_moving(M.root)
-local T = read_totals(M)
+local T = read_totals(M, now_us)
 local freed, budget = 0, open_budget()
 local slot = call('HRANDFIELD', M.retired)
 if slot then
   freed = free_slot(M, T, tonumber(slot), budget)
-  write_totals(M, T, now_us)
+  write_totals(M, T)
 end
 local more = call('EXISTS', M.retired) == 1
 return push_state(push_rebuild({ more and 'MORE' or 'OK', freed }, budget), M, T)

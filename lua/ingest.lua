@@ -245,6 +245,7 @@ local function order_segments(slot, began)
   local has_hits, has_tails, hot = call('EXISTS', P.hits) == 1, call('EXISTS', M.tails) == 1, 0
   if lfu and not has_hits then
     call('HSET', P.hits, GUARD, '')
+    call('HSET', M.totals, 'lfu', 1)
     has_hits = true
   end
   for _, segment in ipairs(changed) do
@@ -292,7 +293,10 @@ local function write_segments(slot)
     held[#held + 1] = oldest[segment]
     held[#held + 1] = segment
     values[segment] = records[segment]
-    if needs_rebuild(records[segment]) then rebuild[#rebuild + 1] = segment end
+    if needs_rebuild(records[segment]) then
+      rebuild[#rebuild + 1] = segment
+      note_rebuild(M, partition, segment)
+    end
   end
   put(P.blocks, new_blocks)
   put(P.hashes, flat(new_hashes))
@@ -306,14 +310,14 @@ local function renew_keys(slot)
   if call('PTTL', P.held .. slot) > key_ttl_ms * 7 / 8 then return end
   local serving, count = scope_keys(M.root, scheme_of(partition))
   local renewed = {
-    M.totals, M.replicas, M.slots, M.stats, M.partitions, M.oldest, M.retired, M.order, M.credited, M.tails, slot_key(M.root, slot), serving, count,
+    M.totals, M.replicas, M.slots, M.stats, M.partitions, M.oldest, M.retired, M.order, M.credited, M.tails, M.rebuild, slot_key(M.root, slot), serving, count,
     P.blocks, P.segments, P.hashes, P.counts, P.hits, P.held .. slot,
   }
   for _, key in ipairs(renewed) do extend_life(key, key_ttl_ms) end
 end
 
 refuse_while_moving(M.root)
-local T = read_totals(M)
+local T = read_totals(M, now_us)
 local slot = slot_of(M, replica)
 local scheme = scheme_of(partition)
 local groups, taken = group(find_places())
@@ -332,7 +336,7 @@ count_segments(slot)
 
 open_partition()
 local rebuild = write_segments(slot)
-T.hot = T.hot + order_segments(slot, max(T.version + 1, now_us))
+T.hot = T.hot + order_segments(slot, T.next_version)
 enter_scope(M, T, scheme, replica, reported_ms)
 if holdings > 0 then
   count_scope(M, T, scheme, slot, replica, holdings)
@@ -341,7 +345,7 @@ end
 settle_oldest(M, partition, slot)
 add_to_totals(M, T, partition, prefixes, holdings)
 T.newest = max(T.newest, reported_ms)
-write_totals(M, T, now_us)
+write_totals(M, T)
 renew_keys(slot)
 local reply = { 'OK', taken, holdings, prefixes, #rebuild }
 for _, segment in ipairs(rebuild) do reply[#reply + 1] = segment end

@@ -191,7 +191,10 @@ end
 local again = {}
 
 local function note(segment, r)
-  if r and needs_rebuild(r) then again[#again + 1] = segment end
+  if r and needs_rebuild(r) then
+    again[#again + 1] = segment
+    note_rebuild(M, partition, segment)
+  end
 end
 
 local function unmap_gaps(hashes, stretches, length)
@@ -233,6 +236,7 @@ for p = 1, #wanted, 4 do
     if budget < 0 and seen > 0 then break end
     rebuild(segment, r, hashes)
   end
+  call('SREM', M.rebuild, partition .. '\0' .. segment)
   seen = seen + 1
 end
 if hot ~= 0 then call('HINCRBY', M.totals, 'hot', hot) end

@@ -24,7 +24,7 @@ local replica, alive_ms, row = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local key_ttl_ms, now_us = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 refuse_while_moving(M.root)
-local T = read_totals(M)
+local T = read_totals(M, now_us)
 if row == '' then
   local stored = call('HGET', M.stats, replica)
   if not stored then
@@ -34,7 +34,7 @@ if row == '' then
 end
 call('HSET', M.stats, replica, row)
 T.stats_due = min(T.stats_due or NO_TIME, alive_ms)
-write_totals(M, T, now_us)
+write_totals(M, T)
 for _, key in ipairs({ M.stats, M.totals }) do
   if call('PTTL', key) < key_ttl_ms * 7 / 8 then call('PEXPIRE', key, key_ttl_ms) end
 end

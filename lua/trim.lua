@@ -19,7 +19,7 @@ REPLY
   OK, expired holdings removed, other holdings removed, prefixes removed, n, n * (partition, segment that should be rebuilt), state
   MORE, expired holdings removed, other holdings removed, prefixes removed, n, n * (partition, segment ...), state    call again
 COST
-  O(log stretches) a unit and O(what is removed); at most 64 segments and some 2048 blocks a call. The first quota of
+  O(log stretches) a unit and O(what is removed); at most 64 units and some 1536 blocks a call. The first quota of
   a model lists its segments once, 512 a call.
 ]]
 --- @include prelude
@@ -41,8 +41,8 @@ end
 
 -- Credits of a policy that is no longer in force: their stretches go back to the order by time, then they are dropped.
 local function forget_credits(T)
+  if not T.lfu then return false end
   local page = call('ZRANGE', M.credited, 0, PAGE - 1, 'WITHSCORES')
-  if #page == 0 then return false end
   for k = 1, #page, 2 do
     call('ZREM', M.credited, page[k])
     call('ZADD', M.order, tonumber(page[k + 1]) % CREDIT_STEP, page[k])
@@ -51,7 +51,8 @@ local function forget_credits(T)
     for _, partition in ipairs(call('SMEMBERS', M.partitions)) do
       call('UNLINK', partition_keys(M.root, partition).hits)
     end
-    T.hot = 0
+    call('HDEL', M.totals, 'lfu')
+    T.hot, T.lfu = 0, nil
   end
   return true
 end
@@ -107,7 +108,6 @@ local function take_from(T, partition, slot, replica, segment, r, from, to)
   removal.records[segment] = r
   take(removal, segment, { from, to, NO_FENCE })
   close_removal(removal)
-  budget.segments = budget.segments - 1
   settle_removal(M, T, removal)
   forget_if_idle(M, slot, replica)
   return removal.records[segment]
@@ -156,6 +156,19 @@ local function equally_fresh(r, length, freshest)
   return from
 end
 
+-- A member that does not say how fresh the segment's tail is: an eviction left a tail that nobody holds, or a key was lost.
+local function relist(partition, segment, r, member)
+  local P = partition_keys(M.root, partition)
+  local hashes = call('HGET', P.hashes, segment) or ''
+  call('ZREM', M.tails, member)
+  local kept = cut_tail(P, segment, r, hashes)
+  if kept then
+    call('HSET', P.segments, segment, kept)
+    if #hashes > 0 then settle_tail(M, partition, hashes, 0, kept) end
+  end
+  return true
+end
+
 local function trim_segment(T, left)
   local first = call('ZRANGE', M.tails, 0, 0, 'WITHSCORES')
   if not first[1] or first[1] == '' or not is_our_turn(tonumber(first[2])) then return false end
@@ -168,6 +181,7 @@ local function trim_segment(T, left)
   end
   local length = offset + 1
   local from = max(equally_fresh(r, length, tonumber(first[2])), length - left)
+  if from >= length then return relist(partition, segment, r, first[1]) end
   for _, slot in ipairs(slots_in(r)) do
     local to = r and tail_of(r, slot)
     if to and to > from then
@@ -178,7 +192,7 @@ local function trim_segment(T, left)
 end
 
 refuse_while_moving(M.root)
-local T = read_totals(M)
+local T = read_totals(M, now_us)
 local holdings, prefixes = T.holdings, T.prefixes
 local expired, more = expire_some(M, T, expired_at, budget)
 local unexpired = T.prefixes
@@ -190,10 +204,11 @@ while not more do
   if budget.segments <= 0 or budget.unmapped <= 0 then
     more = true
   else
+    budget.segments = budget.segments - 1 -- whatever it finds: no step is free, so that none repeats for ever
     local trim = kind == 'cap' and trim_stretch or trim_segment
     if not trim(T, want - gone) then break end
   end
 end
-if T.holdings ~= holdings or more then write_totals(M, T, now_us) end
+if T.holdings ~= holdings or more then write_totals(M, T) end
 local reply = { more and 'MORE' or 'OK', expired, holdings - T.holdings - expired, unexpired - T.prefixes }
 return push_state(push_rebuild(reply, budget), M, T)

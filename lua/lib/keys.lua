@@ -20,6 +20,7 @@ local function model_keys(totals_key)
     order = root .. ':order',
     credited = root .. ':credited',
     tails = root .. ':tails',
+    rebuild = root .. ':rebuild',
   }
 end
 
@@ -51,6 +52,12 @@ end
 -- Give a key an expiry, or a later one; another server may know a longer one for a key that both write.
 local function extend_life(key, ttl_ms)
   if call('PEXPIRE', key, ttl_ms, 'GT') == 0 then call('PEXPIRE', key, ttl_ms, 'NX') end
+end
+
+-- Note a segment that should be rebuilt, for a sweep to find if this server dies before it does so.
+local function note_rebuild(M, partition, segment)
+  call('SADD', M.rebuild, partition .. '\0' .. segment)
+  extend_life(M.rebuild, max(call('PTTL', M.totals), 60000))
 end
 
 -- Called before the first write. While a Cluster slot moves key by key, asking for a key that is not here is refused, so

@@ -45,7 +45,7 @@ end
 -- A scope's membership changed: servers that know the members by this version ask for them again. No two changes share
 -- a version of the model.
 local function renumber_scope(T, count)
-  call('HSET', count, 'v', number(T.version + 1))
+  call('HSET', count, 'v', number(T.next_version))
 end
 
 local function leave_scope(M, T, scheme, slot, replica)

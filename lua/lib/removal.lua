@@ -98,7 +98,9 @@ local function close_segment(removal, segment)
     removal.records[segment] = r
   end
   if removal.has_tails then
-    settle_tail(removal.M, removal.partition, hashes, removal.before[segment].length, r)
+    local whole = r and reach_of(r) == head_of(r) and r or nil -- a tail that nobody holds is listed when it is cut
+    settle_tail(removal.M, removal.partition, hashes, removal.before[segment].length, whole)
+    if r and not whole then call('ZREM', removal.M.tails, tails_member(removal.partition, hashes, (head_of(r)))) end
   end
   if removal.has_hits then removal.hot = removal.hot + settle_hot(P, segment, r) end
   if not r then return end
@@ -106,6 +108,7 @@ local function close_segment(removal, segment)
   if needs_rebuild(r) then
     local n = #budget.rebuild
     budget.rebuild[n + 1], budget.rebuild[n + 2] = removal.partition, segment
+    note_rebuild(removal.M, removal.partition, segment)
   end
 end
 

@@ -26,6 +26,14 @@ local function expire_slot(M, T, slot, partition, expired_at, budget)
   return removal.holdings, more
 end
 
+-- Segments that a dead server should have rebuilt: named once more.
+local function recall_rebuilds(M, budget)
+  for _, member in ipairs(call('SRANDMEMBER', M.rebuild, 64)) do
+    local nul, n = string.find(member, '\0', 1, true), #budget.rebuild
+    budget.rebuild[n + 1], budget.rebuild[n + 2] = sub(member, 1, nul - 1), sub(member, nul + 1)
+  end
+end
+
 -- One step: finish a clear that was left, or take the expired holdings of one slot in one partition. Returns what was
 -- removed and whether there may be more.
 local function expire_some(M, T, expired_at, budget)

@@ -22,9 +22,9 @@ local function recover_counters(M, T)
   end
 end
 
-local function read_totals(M)
+local function read_totals(M, now_us)
   local v = call('HMGET', M.totals, 'version', 'slot', 'segment', 'newest', 'prefixes', 'holdings', 'stats_due', 'hot',
-    'tails')
+    'tails', 'lfu')
   local T = {
     version = tonumber(v[1]) or 0,
     slot = tonumber(v[2]) or 0,
@@ -37,8 +37,10 @@ local function read_totals(M)
     hot = tonumber(v[8]) or 0,
     had_hot = v[8],
     tails_listed = v[9] == 'done',
+    lfu = v[10],
     parts = {},
   }
+  T.next_version = max(T.version + 1, now_us or 0)
   if not v[2] then recover_counters(M, T) end
   return T
 end
@@ -81,13 +83,13 @@ end
 
 -- Fill in what a reply needs of a model that this call did not change.
 local function look_at_rest(M, T)
-  T.rows, T.retired = call('HLEN', M.stats), call('EXISTS', M.retired) == 1
+  T.rows, T.retired, T.unbuilt = call('HLEN', M.stats), call('EXISTS', M.retired) == 1, call('EXISTS', M.rebuild) == 1
 end
 
 -- Of a model without holdings, statistics and unfinished clears only the version stays for a minute, so that a
 -- late word about it in the catalog is known to be late.
 local function bury(M, T)
-  call('DEL', M.totals, M.tails)
+  call('DEL', M.totals, M.tails, M.rebuild)
   call('HSET', M.totals, 'version', number(T.version))
   call('PEXPIRE', M.totals, TOMBSTONE_MS)
 end
@@ -102,9 +104,9 @@ local function keep_expiry(M)
   end
 end
 
-local function write_totals(M, T, now_us)
+local function write_totals(M, T)
   look_at_rest(M, T)
-  T.version = max(T.version + 1, now_us)
+  T.version = T.next_version
   if T.holdings <= 0 then T.newest = 0 end
   if T.rows == 0 then T.stats_due = nil end
   local fields = {
@@ -140,7 +142,7 @@ local function push_state(reply, M, T)
   local due = T.stats_due
   local oldest = call('ZRANGE', M.oldest, 0, 0, 'WITHSCORES')
   if oldest[2] then due = min(due or NO_TIME, tonumber(oldest[2])) end
-  if T.retired then due = 0 end
+  if T.retired or T.unbuilt then due = 0 end
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = T.version, T.prefixes, T.holdings
   reply[n + 4], reply[n + 5], reply[n + 6] = T.rows, T.newest, due or 0

@@ -101,6 +101,7 @@ def _check_model(root: bytes, keys: dict[bytes, Any]) -> None:
         used |= {b"S:" + scheme + b":serving", b"S:" + scheme + b":count"}
     used |= {b"slot:" + slot for slot in expected.holdings} | {b"replicas", b"slots", b"partitions", b"oldest"}
     used |= {b"order", b"credited", b"tails"}
+    assert b"rebuild" not in keys, f"{root!r}: segments wait to be rebuilt"
     unknown = set(keys) - used - {b"stats", b"retired"}
     assert not unknown, f"{root!r}: keys left behind: {unknown}"
 

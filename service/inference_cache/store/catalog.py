@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from inference_cache.domain.models import ModelKey, Presence, Retention
@@ -38,6 +38,7 @@ class _Word:
     kind: str
     state: ModelState | None = None
     due_ms: int = 0
+    retention: Retention | None = None
 
     @property
     def version(self) -> int:
@@ -61,6 +62,9 @@ class Catalog:
         self._retention: OrderedDict[str, Retention] = OrderedDict()
         self._pending: dict[tuple[ModelKey, str], tuple[_Word, asyncio.Future[Sums]]] = {}
         self._writer: asyncio.Task[None] | None = None
+        self._tenant_prefixes: OrderedDict[str, int] = OrderedDict()
+        self.index_holdings: int | None = None
+        """Holdings of the whole index as last told."""
         self.key_ttl_ms = key_ttl_ms(DEFAULT_TTL_MS)
         """Backstop expiry for the longest TTL seen, for what all tenants share."""
 
@@ -90,13 +94,15 @@ class Catalog:
         """Say that a model is about to be changed in several steps: until :meth:`put` it is due for a sweep."""
         await self._tell(_Word(model, "unfinished"))
 
-    async def put(self, model: ModelKey, state: ModelState) -> Sums:
+    async def put(self, model: ModelKey, state: ModelState, retention: Retention | None = None) -> Sums:
         """Tell what a model holds now; an empty one without statistics is due at once, to be verified and forgotten.
 
-        Returns the sums of the index after it.
+        With ``retention`` the model's keys live at least as long as that wants; otherwise the entry keeps saying what
+        was told last. Returns the sums of the index after it.
         """
         kind = "holds" if state.holds else "empty"
-        return await self._tell(_Word(model, kind, state, state.due_ms if state.holds or state.rows else 0))
+        due_ms = state.due_ms if state.holds or state.rows else 0
+        return await self._tell(_Word(model, kind, state, due_ms, retention))
 
     async def forget(self, model: ModelKey, state: ModelState) -> None:
         """Drop the entry of a model that has been empty for long, unless something newer was told."""
@@ -135,7 +141,22 @@ class Catalog:
             skip: how many to pass over.
         """
         tenant = "*" if tenant_id is None else self._keys.tenant(tenant_id)
-        return replies.read_victim(await self._run("catalog_victim", tenant, skip))
+        victim = replies.read_victim(await self._run("catalog_victim", tenant, skip))
+        self.note(tenant_id, victim.sums)
+        return victim
+
+    def note(self, tenant_id: str | None, sums: Sums) -> None:
+        """Remember the newest sums, of the index and of a tenant."""
+        self.index_holdings = sums.holdings
+        if tenant_id is not None:
+            self._tenant_prefixes[tenant_id] = sums.prefixes
+            self._tenant_prefixes.move_to_end(tenant_id)
+            while len(self._tenant_prefixes) > _KNOWN_MODELS:
+                self._tenant_prefixes.popitem(last=False)
+
+    def tenant_prefixes(self, tenant_id: str) -> int | None:
+        """Return the distinct prefixes of a tenant as last told, ``None`` when nothing was."""
+        return self._tenant_prefixes.get(tenant_id)
 
     async def _run(self, name: str, *args: bytes | int | str) -> Any:
         return await self._connection.run(load(name), self._keys.catalog, args)
@@ -147,7 +168,7 @@ class Catalog:
         if waiting is not None:
             kept, told = waiting
             if word.version >= kept.version:
-                self._pending[slot] = (word, told)
+                self._pending[slot] = (replace(word, retention=word.retention or kept.retention), told)
         else:
             told = asyncio.get_running_loop().create_future()
             self._pending[slot] = (word, told)
@@ -178,13 +199,14 @@ class Catalog:
             if not isinstance(error, Exception):
                 raise
             return
-        for (_, told), found in zip(batch, sums, strict=True):
+        for (word, told), found in zip(batch, sums, strict=True):
+            self.note(word.model.tenant_id, found)
             if not told.done():
                 told.set_result(found)
 
     def _entry(self, word: _Word) -> list[bytes | int | str]:
         state = word.state or ModelState(0, 0, 0, 0, 0, 0)
-        retention = self._retention.get(word.model.tenant_id, packing.UNKNOWN)
+        retention = word.retention or self._retention.get(word.model.tenant_id, packing.UNKNOWN)
         entry = Entry(word.model, state.prefixes, state.holdings, state.rows, self._now_ms(), retention)
         return [
             self._keys.tag(word.model),
@@ -197,5 +219,6 @@ class Catalog:
             state.stalest,
             max(0, state.prefixes),
             max(0, state.holdings),
+            int(word.retention is not None),
             packing.pack_entry(entry),
         ]

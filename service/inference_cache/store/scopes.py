@@ -28,8 +28,11 @@ class Scopes:
 
     def learn(self, model: ModelKey, partition: Partition, scope: Scope) -> Scope:
         """Remember a membership and return it; without a version it is not a whole one."""
-        if scope.version and self._scopes.get((model, partition.hash_scheme)) is not scope:
-            self._scopes[model, partition.hash_scheme] = scope
+        key = (model, partition.hash_scheme)
+        if not scope.version:
+            self._scopes.pop(key, None)
+        elif self._scopes.get(key) is not scope:
+            self._scopes[key] = scope
             if len(self._scopes) > MAX_SCOPES:
                 self._scopes.popitem(last=False)
         return scope

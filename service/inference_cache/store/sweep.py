@@ -48,12 +48,13 @@ class Sweep:
             return
         if told.ttl_ms < retention.ttl_ms:
             await self._renew(model, key_ttl_ms(retention.ttl_ms))
-        more = True
-        while more:
+        while True:
             args = ("cap", 0, "", 0, int(retention.lfu), self._calls.now_us())
             room = replies.read_trim(await self._calls.run("trim", model, *args))
-            more = room.step.more
+            if not room.step.more:
+                break
             await self._calls.after(model, room.step)
+        await self._calls.catalog.put(model, room.step.state, retention)
 
     async def _renew(self, model: ModelKey, ttl_ms: int) -> None:
         cursor = b"0"

@@ -9,16 +9,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from inference_cache.domain.models import ModelKey, Trimmed
 from inference_cache.errors import StoreError
 from inference_cache.store import replies
 from inference_cache.store.calls import Calls
-from inference_cache.store.replies import Room, Victim
+from inference_cache.store.replies import Room, Sums, Victim
 
 _MAX_WANT = 1024
 """What one call may be asked to remove."""
+
+_PATIENCE = 3
+"""Steps in a row that find nothing to remove (somebody else did, or a model was lost) before a turn is passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    """What a trim is after: whose sums, how many may stay, and how each model is to be asked."""
+
+    kind: Literal["quota", "cap"]
+    tenant_id: str | None
+    limit: int
+    expired_at: Callable[[str], int]
+    lfu: Callable[[str], bool]
+
+    def excess(self, sums: Sums) -> int:
+        return (sums.holdings if self.tenant_id is None else sums.prefixes) - self.limit
 
 
 class Trim:
@@ -30,56 +48,49 @@ class Trim:
 
     async def tenant(self, tenant_id: str, max_prefixes: int, expired_at_ms: int, *, lfu: bool) -> Trimmed:
         """Bring a tenant down to its quota of distinct prefixes."""
-        return await self._run(
-            tenant_id,
-            lambda victim: victim.sums.prefixes - max_prefixes,
-            lambda victim, excess: self._step("quota", victim, excess, expired_at_ms, lfu=lfu),
-        )
+        return await self._run(_Goal("quota", tenant_id, max_prefixes, lambda _: expired_at_ms, lambda _: lfu))
 
     async def index(self, max_holdings: int, expired_at: Callable[[str], int], lfu: Callable[[str], bool]) -> Trimmed:
         """Bring the index down to its cap of holdings."""
+        return await self._run(_Goal("cap", None, max_holdings, expired_at, lfu))
 
-        async def step(victim: Victim, excess: int) -> Room:
-            tenant_id = _model_of(victim).tenant_id
-            return await self._step("cap", victim, excess, expired_at(tenant_id), lfu=lfu(tenant_id))
-
-        return await self._run(None, lambda victim: victim.sums.holdings - max_holdings, step)
-
-    async def _run(
-        self,
-        tenant_id: str | None,
-        excess_of: Callable[[Victim], int],
-        step: Callable[[Victim, int], asyncio.Future[Room] | object],
-    ) -> Trimmed:
-        report = Trimmed()
+    async def _run(self, goal: _Goal) -> Trimmed:
+        report, idle = Trimmed(), 0
+        waits = self._turn.locked()
         async with self._turn:
-            while True:
-                victim = await self._calls.catalog.victim(tenant_id, report.failed)
-                excess = excess_of(victim)
-                if excess <= 0 or victim.model is None:
-                    return report
+            # Whoever had the turn before has made room for all who waited: then there is nothing to ask.
+            while not (waits and self._told_enough(goal)):
+                waits = False
+                victim = await self._calls.catalog.victim(goal.tenant_id, report.failed)
+                if goal.excess(victim.sums) <= 0 or victim.model is None:
+                    break
                 try:
-                    room = await step(victim, excess)  # type: ignore[misc]
+                    idle = 0 if await self._step(goal, victim, victim.model, report) else idle + 1
                 except StoreError:
                     report.failed += 1
-                    continue
-                _count(report, victim.model.tenant_id, room, quota=tenant_id is not None)
+                if idle > _PATIENCE:
+                    report.failed, idle = report.failed + 1, 0
+        return report
 
-    async def _step(
-        self, kind: Literal["quota", "cap"], victim: Victim, excess: int, expired_at_ms: int, *, lfu: bool
-    ) -> Room:
-        model = _model_of(victim)
-        want = 0 if victim.unlisted else min(excess, _MAX_WANT)
-        args = (kind, want, victim.bar, expired_at_ms, int(lfu), self._calls.now_us())
-        room = replies.read_trim(await self._calls.run("trim", model, *args))
+    def _told_enough(self, goal: _Goal) -> bool:
+        catalog = self._calls.catalog
+        told = catalog.index_holdings if goal.tenant_id is None else catalog.tenant_prefixes(goal.tenant_id)
+        return told is not None and told <= goal.limit
+
+    async def _step(self, goal: _Goal, victim: Victim, model: ModelKey, report: Trimmed) -> bool:
+        """Ask one model to give way; return whether that led anywhere."""
+        tenant_id = model.tenant_id
+        want = 0 if victim.unlisted else min(goal.excess(victim.sums), _MAX_WANT)
+        options = (goal.expired_at(tenant_id), int(goal.lfu(tenant_id)), self._calls.now_us())
+        room = replies.read_trim(await self._calls.run("trim", model, goal.kind, want, victim.bar, *options))
         await self._calls.after(model, room.step)
-        return room
-
-
-def _model_of(victim: Victim) -> ModelKey:
-    if victim.model is None:
-        raise ValueError("nobody's turn")
-    return victim.model
+        _count(report, tenant_id, room, quota=goal.tenant_id is not None)
+        state = room.step.state
+        if not state.version:
+            # Its keys are gone, whatever the catalog says: what we say now is newer.
+            await self._calls.catalog.put(model, replace(state, version=self._calls.now_us()))
+        removed = room.expired + room.holdings + room.prefixes
+        return bool(removed) or room.step.more or (victim.unlisted and state.stalest >= 0)
 
 
 def _count(report: Trimmed, tenant_id: str, room: Room, *, quota: bool) -> None:
