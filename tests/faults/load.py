@@ -115,6 +115,7 @@ class Load:
         broken: what must never happen: lookups that failed, answers that belong to another question.
         held: acknowledged chains, and not evicted.
         gone: chains whose eviction was acknowledged.
+        timeouts: lookups that used up their budget, in all phases.
     """
 
     def __init__(self, stub: Any, tenant: str) -> None:
@@ -122,6 +123,8 @@ class Load:
         self.broken: list[str] = []
         self.held: list[Chain] = []
         self.gone: list[Chain] = []
+        self.timeouts = 0
+        self._doomed: set[Chain] = set()
         self._stub = stub
         self._tenant = tenant
         self._numbers = itertools.count()
@@ -152,8 +155,10 @@ class Load:
             self.broken.append(f"LookupRoute failed: {error.code().name} {error.details()}")
             return error.code().name
         reason = str(answer.reason_code)
-        self.seen.reasons[reason] += 1
-        self.seen.latencies_us.setdefault(reason, []).append(answer.lookup_latency_us)
+        if chain not in self._doomed:
+            self.seen.reasons[reason] += 1
+            self.seen.latencies_us.setdefault(reason, []).append(answer.lookup_latency_us)
+        self.timeouts += reason == "TIMEOUT"
         if reason == "PREFIX_MATCH" and not chain.fits(answer):
             self.broken.append(f"{chain} got the answer of another question: {answer}")
         if reason in {"TIMEOUT", "INDEX_UNAVAILABLE"} and (answer.replica_scores or answer.adapter_id):
@@ -196,6 +201,7 @@ class Load:
 
     async def _evict(self) -> None:
         chain = self.held.pop(random.randrange(len(self.held)))
+        self._doomed.add(chain)  # whoever asks for it right now may get either answer
         gone = self.gone
         await self._stub.PublishEvent(chain.eviction, timeout=_PATIENCE_S)
         self.seen.evictions += 1

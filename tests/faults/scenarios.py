@@ -243,11 +243,11 @@ async def full(bay: Sickbay) -> AsyncIterator[None]:
     bay.redis.ask("CONFIG", "SET", "maxmemory", "0")
 
 
-@fault("PREFIX_MATCH", producers=UNAVAILABLE)
+@fault("PREFIX_MATCH", also="INDEX_UNAVAILABLE", producers=UNAVAILABLE)
 async def read_only(bay: Sickbay) -> AsyncIterator[None]:
     """Redis has become a replica, as after a failover that the server does not follow.
 
-    Lookups go on with what it has, writes are refused.
+    Lookups go on with what it has, but for those under way while Redis 7 cuts its connections; writes are refused.
     """
     bay.redis.ask("REPLICAOF", *NOBODY)
     yield

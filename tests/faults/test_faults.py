@@ -32,6 +32,8 @@ LATE_MS = 3000
 AT_ONCE_US = 1000
 GROWTH_BYTES = 64 * 2**20
 ENOUGH = 25
+ENOUGH_OF = {"TIMEOUT": 1}
+"""How many answers of a reason tell that they are no left-overs; timeouts end as soon as the circuit opens."""
 
 
 def cases() -> list[Any]:
@@ -78,7 +80,7 @@ async def in_sickness(load: Load, scenario: Scenario) -> Seen:
 
     def all_seen() -> bool:
         return (
-            all(seen.reasons[reason] for reason in scenario.lookups)
+            all(seen.reasons[reason] >= ENOUGH_OF.get(reason, 5) for reason in scenario.lookups)
             and seen.reasons.total() >= 2 * ENOUGH
             and all(seen.refusals[status] for status in scenario.producers)
             and (bool(scenario.producers) or seen.acks > 0)
@@ -93,7 +95,7 @@ async def still_there(load: Load) -> None:
     """Check every acknowledged report and eviction; a lookup that ran out of time on a busy machine is asked again."""
     for chain in load.held:
         reason = ""
-        while (reason := await load.ask(chain)) == "TIMEOUT":
+        while (reason := await load.ask(chain)) in {"TIMEOUT", "INDEX_UNAVAILABLE"}:
             pass
         assert reason == MATCH, chain
     for chain in load.gone:
@@ -120,7 +122,9 @@ async def test_gateways_notice_only_that_there_is_no_hint(bays: Bays, binary: st
     await still_there(load)
     assert load.broken == []
 
-    assert set(seen.reasons) <= scenario.lookups | scenario.also | {MATCH, "TIMEOUT"}
+    # Where the machine itself is too slow for the budget, a few timeouts in a row open the circuit.
+    slow_machine = {"TIMEOUT", "INDEX_UNAVAILABLE"} if load.timeouts else set()
+    assert set(seen.reasons) <= scenario.lookups | scenario.also | slow_machine | {MATCH}
     assert set(seen.refusals) <= scenario.producers
     assert all(detail.endswith(")") and " " in detail for detail in seen.details)
     slowest = sorted(us for latencies in seen.latencies_us.values() for us in latencies)

@@ -18,8 +18,8 @@ from tests.support.servers import valkey_binary
 LIMIT = 32
 LOOKUPS = 2000
 BLOCKS = 8192
-GROWTH_BYTES = 128 * 2**20
-"""Far below what all these lookups hold together, some 400 MiB, and far above what LIMIT of them do."""
+GROWTH_BYTES = 280 * 2**20
+"""Between what all these lookups hold when they wait, some 430 MiB, and the size of their messages, 180 MiB at most."""
 
 
 @pytest.fixture
