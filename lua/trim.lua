@@ -197,7 +197,10 @@ local holdings, prefixes = T.holdings, T.prefixes
 local expired, more = expire_some(M, T, expired_at, budget)
 local unexpired = T.prefixes
 if not lfu and not more then more = forget_credits(T) end
-if kind == 'quota' and not more then more = list_tails(T) end
+if kind == 'quota' and not more then
+  recall_rebuilds(M, budget) -- until they are rebuilt their tails are not listed
+  more = #budget.rebuild > 0 or list_tails(T)
+end
 while not more do
   local gone = kind == 'cap' and holdings - T.holdings or prefixes - T.prefixes
   if gone >= want then break end

@@ -16,6 +16,9 @@ from inference_cache.domain.times import clamp_us, floor_to_grid
 from inference_cache.metrics import Metrics
 from inference_cache.store.base import Store
 
+MAX_CLIENT_VERSION = 128
+"""Characters of a ``client_version`` that are kept: rows go along with every hit of their replica."""
+
 INLINE_BLOCKS = 8192
 """Reports of more blocks are prepared on a thread, so that lookups of the same server go on meanwhile."""
 
@@ -79,6 +82,9 @@ class Reports:
         if update.non_finite_stats:
             self._metrics.report_dropped("non_finite_stats")
         stats = update.stats and replace(update.stats, reported_ms=time_ms, alive_ms=time_ms)
+        if stats and len(stats.client_version) > MAX_CLIENT_VERSION:
+            self._metrics.report_dropped("long_client_version")
+            stats = replace(stats, client_version=stats.client_version[:MAX_CLIENT_VERSION])
         holdings = prefixes = 0
         if batches or stats:
             added = await self._store.ingest(

@@ -73,18 +73,16 @@ class Sweep:
             report.stats_rows += step.rows
             if step.holdings:
                 report.holdings[model.tenant_id] = report.holdings.get(model.tenant_id, 0) + step.holdings
+            await self._calls.after(model, step)
             if not step.more:
                 break
-            await self._calls.after(model, step)
-        await self._verify(listed, step.state)
+        if not step.state.holds and not step.state.rows:
+            await self._verify(listed, step.state)
         return step.state.prefixes
 
     async def _verify(self, listed: Listed, state: ModelState) -> None:
-        """Correct a model's catalog entry; drop it when the model has been empty for so long that no word is late."""
+        """Correct the entry of a model with nothing; drop it when that has been so for so long that no word is late."""
         catalog, entry = self._calls.catalog, listed.entry
-        if state.holds or state.rows:
-            await catalog.put(entry.model, state)
-            return
         # A model whose keys are gone has no version of its own any more; the catalog's still orders what we say.
         state = replace(state, version=max(state.version, listed.version))
         if entry.holdings or entry.rows:
