@@ -99,12 +99,14 @@ def test_bad_value_names_flag_and_variable_wherever_it_came_from(flag: str, text
 def test_every_validated_setting_has_a_wrong_value_above() -> None:
     """A new setting comes with a test of what it refuses.
 
-    Addresses share a parser; the URL and the directories are judged where they are used.
+    Addresses share a parser; the URL and the directories are judged where they are used, an account may be anything.
     """
     assert {item.flag for item in SETTINGS} - set(WRONG) == {
         "--embedded-dir",
         "--policy-dir",
         "--redis-url",
+        "--redis-sentinel-username",
+        "--redis-sentinel-password",
         "--http-bind-address",
         "--snapshot-bind-address",
     }

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,21 @@ class Serving:
 
 
 @contextmanager
-def serving(home: Path, *arguments: str) -> Iterator[Serving]:
-    """Run a server with its log in ``home``, free ports and further flags; killed at the end if it still runs."""
+def serving(home: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Serving]:
+    """Run a server with its log in ``home``, free ports and further flags; killed at the end if it still runs.
+
+    Args:
+        home: folder of the log.
+        arguments: flags.
+        environment: variables besides those that every command has.
+    """
     log = home / f"serve-{len(list(home.glob('serve-*')))}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command("serve", *ANY_PORTS, *arguments), env=clean_environment(), stdout=out, stderr=out
+            command("serve", *ANY_PORTS, *arguments),
+            env={**clean_environment(), **(environment or {})},
+            stdout=out,
+            stderr=out,
         )
     try:
         server = Serving(process, log)

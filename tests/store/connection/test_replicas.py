@@ -139,6 +139,37 @@ async def test_a_replica_that_dies_costs_no_lookup(pair: tuple[Server, Server]) 
         await until(lambda: told(connection).used == 1)
 
 
+async def test_a_replica_that_is_loading_is_left_out(pair: tuple[Server, Server]) -> None:
+    """While it takes in a whole copy of the primary it answers nobody, and no lookup notices."""
+    primary, replica = pair
+    primary.ask("DEBUG", "POPULATE", 1_000)
+    async with opened(primary.url) as connection:
+        await connection.run(COUNT, b"k", [])
+        await until(lambda: told(connection).used == 1)
+        replica.kill()
+        (replica.directory / "dump.rdb").unlink()
+        await until(lambda: told(connection).used == 0)
+        slow = {"key_load_delay": "3000", "loading_process_events_interval_bytes": "1024"}
+        await asyncio.to_thread(replica.start, replicaof=f"127.0.0.1 {primary.port}", **slow)
+        await until(lambda: b"loading:1" in replica.ask("INFO", "persistence"))
+        assert told(connection).used == 0
+        assert await connection.run(LOOK, b"k", []) == b"1"
+        assert b"loading:1" in replica.ask("INFO", "persistence")
+        await until(lambda: told(connection).used == 1)
+        assert replica.ask("GET", "k") == b"1"
+
+
+async def test_a_primary_without_replicas_may_refuse_writes(own_valkey: Server) -> None:
+    """With `min-replicas-to-write` what nobody would have a copy of is refused by name, and lookups go on."""
+    async with opened(own_valkey.url) as connection:
+        assert await connection.run(COUNT, b"k", []) == 1
+        own_valkey.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+        with pytest.raises(StoreUnavailable) as caught:
+            await connection.run(COUNT, b"k", [])
+        assert caught.value.reason == "noreplicas"
+        assert await connection.run(LOOK, b"k", []) == b"1"
+
+
 async def test_a_replica_without_its_primary_answers_nobody(pair: tuple[Server, Server]) -> None:
     """Nobody can prove how old its answers are: lookups fail, as they do without replicas."""
     primary, _ = pair
