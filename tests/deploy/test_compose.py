@@ -12,7 +12,7 @@ import yaml
 from inference_cache.cli.main import build_app
 from inference_cache.config import all_settings, read_config
 from inference_cache.domain.durations import duration_ns
-from inference_cache.metrics import DEFINITIONS
+from inference_cache.metric_table import DEFINITIONS
 from inference_cache.store.connection.address import parse_address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,10 +56,7 @@ def options_of(service: str) -> list[str]:
 def test_servers_can_be_scaled() -> None:
     """No fixed port of the host and no fixed name stands in the way of a second server."""
     server = SERVICES["server"]
-    ((host, container),) = host_ports(server)
-    first, last = map(int, host.removeprefix("127.0.0.1:").split("-"))
-    assert container == "9090"
-    assert last - first >= 16
+    assert list(host_ports(server)) == [("127.0.0.1:", "9090")]  # any free port
     assert "container_name" not in server
     assert "hostname" not in server
 
