@@ -3,7 +3,7 @@
     python scripts/generate_docs.py            rewrite README.md between its markers
     python scripts/generate_docs.py --check    exit 1 when a table differs from the code
 
-Tables: flags (:mod:`inference_cache.config`), metrics (:mod:`inference_cache.metrics`) and reason codes
+Tables: flags (:mod:`inference_cache.config`), metrics (:mod:`inference_cache.metric_table`) and reason codes
 (:mod:`inference_cache.domain.reasons`, where the string under each constant is its explanation).
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from inference_cache import metrics
 from inference_cache.config import all_settings
 from inference_cache.domain import reasons
+from inference_cache.metric_table import describe
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 
@@ -43,7 +43,7 @@ def metric_table() -> str:
     """Return every metric of the server."""
     rows = [
         (f"`{one.full_name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help)
-        for one in metrics.describe()
+        for one in describe()
     ]
     return table(("metric", "type", "labels", "meaning"), rows)
 

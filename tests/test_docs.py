@@ -9,7 +9,7 @@ import pytest
 from inference_cache.config import all_settings
 from inference_cache.domain.manifests import parse_manifests
 from inference_cache.domain.reasons import REASON_CODES
-from inference_cache.metrics import DEFINITIONS
+from inference_cache.metric_table import DEFINITIONS
 from inference_cache.store.scripts import load, names
 from scripts import generate_docs
 

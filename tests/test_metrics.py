@@ -7,7 +7,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from inference_cache.domain.models import RESERVED_TENANT, ModelKey
-from inference_cache.metrics import DEFINITIONS, LATENCY_BUCKETS, MAX_TENANTS, OTHER, Metrics, describe
+from inference_cache.metric_table import DEFINITIONS, LATENCY_BUCKETS, describe
+from inference_cache.metrics import MAX_TENANTS, OTHER, Metrics
 
 
 def lookups(metrics: Metrics) -> dict[str, float]:

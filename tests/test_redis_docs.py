@@ -7,7 +7,7 @@ import pytest
 import trustme
 
 from inference_cache.config import all_settings
-from inference_cache.metrics import DEFINITIONS
+from inference_cache.metric_table import DEFINITIONS
 from inference_cache.store.connection import faults
 from inference_cache.store.connection.address import Kind, parse_address
 

@@ -6,8 +6,8 @@ at everything, so that there is nothing to keep in step and nothing to get wrong
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from inference_cache.domain.models import (
@@ -31,6 +31,7 @@ from inference_cache.domain.models import (
     Trimmed,
 )
 from inference_cache.errors import WalkTooLong
+from inference_cache.store.model_index import Held, Index, ordered
 
 MAX_WALK_BLOCKS = 131_072
 """The longest leading run that one lookup follows; beyond it :class:`~inference_cache.errors.WalkTooLong`."""
@@ -39,88 +40,12 @@ MAX_WALK_BLOCKS = 131_072
 _Entry = TypeVar("_Entry", tuple[int, int], tuple[int, int | None], tuple[int, int, int])
 
 
-@dataclass(frozen=True, slots=True)
-class _Holding:
-    token_count: int
-    time_ms: int
-    tier: int
-    began: int = 0
-    """The store's count of changes when it came to be held."""
-    hits: int = 0
-
-
-@dataclass(slots=True)
-class _Index:
-    """What is known of one model.
-
-    ``blocks`` has no empty entries. ``newest`` has one time for each (scheme, replica) that holds something: the
-    largest reported there since it last held nothing; ``newest_ms`` is the same for the whole model.
-    """
-
-    blocks: dict[tuple[Partition, bytes], dict[str, _Holding]] = field(default_factory=dict)
-    stats: dict[str, ReplicaStats] = field(default_factory=dict)
-    newest: dict[tuple[str, str], int] = field(default_factory=dict)
-    newest_ms: int | None = None
-    hot_threshold: int = 0
-
-    def put(self, partition: Partition, key: bytes, replica_id: str, holding: _Holding) -> tuple[bool, bool]:
-        """Store one holding; return whether the holding and whether its prefix is new."""
-        holders = self.blocks.setdefault((partition, key), {})
-        new = (replica_id not in holders, not holders)
-        if replica_id in holders:
-            holding = replace(holding, began=holders[replica_id].began, hits=holders[replica_id].hits)
-        holders[replica_id] = holding
-        scope = (partition.hash_scheme, replica_id)
-        self.newest[scope] = max(self.newest.get(scope, holding.time_ms), holding.time_ms)
-        self.newest_ms = holding.time_ms if self.newest_ms is None else max(self.newest_ms, holding.time_ms)
-        return new
-
-    def remove(self, doomed: Callable[[Partition, bytes, str, _Holding], bool]) -> int:
-        """Remove every holding that ``doomed`` names; return how many went."""
-        before = sum(len(holders) for holders in self.blocks.values())
-        kept = {
-            (partition, key): {who: held for who, held in holders.items() if not doomed(partition, key, who, held)}
-            for (partition, key), holders in self.blocks.items()
-        }
-        self.blocks = {place: holders for place, holders in kept.items() if holders}
-        scopes = {(partition.hash_scheme, who) for (partition, _), holders in self.blocks.items() for who in holders}
-        self.newest = {scope: time_ms for scope, time_ms in self.newest.items() if scope in scopes}
-        self.newest_ms = self.newest_ms if self.blocks else None
-        return before - sum(len(holders) for holders in self.blocks.values())
-
-    def fresh(self, partition: Partition, key: bytes, expired_at_ms: int) -> dict[str, _Holding]:
-        """Return who holds a block unexpired."""
-        holders = self.blocks.get((partition, key), {})
-        return {who: held for who, held in holders.items() if held.time_ms > expired_at_ms}
-
-    def serving(self, scheme: str, expired_at_ms: int) -> tuple[str, ...]:
-        """Return the ids of the replicas that serve a scope, in order."""
-        return _ordered(who for (its, who), time_ms in self.newest.items() if its == scheme and time_ms > expired_at_ms)
-
-    def silent(self, scheme: str, serving: Iterable[str], silent_at_ms: int | None) -> tuple[str, ...]:
-        """Return which of the serving replicas have statistics but gave no sign of life."""
-        if silent_at_ms is None:
-            return ()
-        alive = {who: max(row.alive_ms, self.newest.get((scheme, who), 0)) for who, row in self.stats.items()}
-        return tuple(who for who in serving if who in alive and alive[who] <= silent_at_ms)
-
-    def hot(self) -> int:
-        """Return how many blocks have a holder with enough hits."""
-        return sum(
-            any(0 < self.hot_threshold <= held.hits for held in holders.values()) for holders in self.blocks.values()
-        )
-
-    def is_present(self, expired_at_ms: int) -> bool:
-        """Return whether the model counts as holding anything unexpired."""
-        return self.newest_ms is not None and self.newest_ms > expired_at_ms
-
-
 class ModelStore:
     """A :class:`~inference_cache.store.base.Store` in memory, by the clock that it is given."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._indexes: dict[ModelKey, _Index] = {}
+        self._indexes: dict[ModelKey, Index] = {}
         self._changes = 0
         self._lease: tuple[str, int, int] | None = None
 
@@ -140,7 +65,7 @@ class ModelStore:
     ) -> ChainEvidence:
         """Find who holds the leading run of a chain, block by block."""
         index = self._index(model)
-        runs: dict[str, list[_Holding]] = {}
+        runs: dict[str, list[Held]] = {}
         for depth, key in enumerate(_keys(keys)):
             if depth == MAX_WALK_BLOCKS:
                 raise WalkTooLong(f"a run reaches {MAX_WALK_BLOCKS} blocks and the chain goes on")
@@ -152,7 +77,7 @@ class ModelStore:
                 runs.setdefault(who, []).append(holders[who])
         serving = index.serving(partition.hash_scheme, expired_at_ms)
         return ChainEvidence(
-            runs=tuple(_run(who, runs[who], index.stats.get(who)) for who in _ordered(runs)),
+            runs=tuple(_run(who, runs[who], index.stats.get(who)) for who in ordered(runs)),
             serving=serving,
             silent=index.silent(partition.hash_scheme, serving, silent_at_ms),
             path=self._path(model, partition, keys) if want_path else None,
@@ -175,7 +100,7 @@ class ModelStore:
         serving = index.serving(partition.hash_scheme, expired_at_ms)
         holders = tuple(
             Holder(who, fresh[who].token_count, fresh[who].time_ms, fresh[who].tier, index.stats.get(who))
-            for who in _ordered(fresh)
+            for who in ordered(fresh)
         )
         warm = tuple((who, index.stats[who]) for who in serving if who in index.stats)
         return ExactEvidence(
@@ -214,12 +139,12 @@ class ModelStore:
         stats: ReplicaStats | None = None,
     ) -> Ingested:
         """Store a report, block by block."""
-        index = self._indexes.setdefault(model, _Index())
+        index = self._indexes.setdefault(model, Index())
         self._changes += 1
         holdings = prefixes = 0
         for batch in batches:
             for key, token_count, tier in _blocks(batch):
-                held = _Holding(token_count, reported_ms, tier, self._changes)
+                held = Held(token_count, reported_ms, tier, self._changes)
                 new_holding, new_prefix = index.put(batch.partition, key, replica_id, held)
                 holdings += new_holding
                 prefixes += new_prefix
@@ -234,7 +159,7 @@ class ModelStore:
         for key, (_, fence_ms) in zip(keys, _in_force(removal.fences, len(keys)), strict=True):
             fences.setdefault(key, []).append(fence_ms)
 
-        def doomed(partition: Partition, key: bytes, who: str, held: _Holding) -> bool:
+        def doomed(partition: Partition, key: bytes, who: str, held: Held) -> bool:
             return (
                 who == replica_id
                 and removal.adapter_id in ("", partition.adapter_id)
@@ -262,7 +187,7 @@ class ModelStore:
     async def state(self, model: ModelKey) -> CacheState:
         """Return the statistics rows of a model and its distinct prefixes."""
         index = self._index(model)
-        rows = tuple((who, index.stats[who]) for who in _ordered(index.stats))
+        rows = tuple((who, index.stats[who]) for who in ordered(index.stats))
         return CacheState(rows, len(index.blocks), index.hot())
 
     async def presence(self, model: ModelKey, expired_at: Callable[[str], int]) -> Presence:
@@ -361,7 +286,7 @@ class ModelStore:
         """Remove one holding, or a whole prefix."""
         self._indexes[model].remove(lambda p, k, w, _h: (p, k) == (partition, key) and who in (None, w))
 
-    def _of(self, tenant_id: str) -> list[tuple[ModelKey, _Index]]:
+    def _of(self, tenant_id: str) -> list[tuple[ModelKey, Index]]:
         return [(model, index) for model, index in self._indexes.items() if model.tenant_id == tenant_id]
 
     def _holdings(self) -> int:
@@ -382,9 +307,9 @@ class ModelStore:
     async def close(self) -> None:
         """Return: there is nothing to give back."""
 
-    def _index(self, model: ModelKey) -> _Index:
+    def _index(self, model: ModelKey) -> Index:
         """Return a model's index; that of an unknown one is empty and not kept."""
-        return self._indexes.get(model, _Index())
+        return self._indexes.get(model, Index())
 
 
 def _names(model: ModelKey, partition: Partition, key: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -402,13 +327,8 @@ def _falls(time_ms: int, fence_ms: int | None) -> bool:
     return fence_ms is None or time_ms <= fence_ms
 
 
-def _run(replica_id: str, held: Sequence[_Holding], stats: ReplicaStats | None) -> Run:
+def _run(replica_id: str, held: Sequence[Held], stats: ReplicaStats | None) -> Run:
     return Run(replica_id, len(held), min(one.time_ms for one in held), max(one.tier for one in held), stats)
-
-
-def _ordered(ids: Iterable[str]) -> tuple[str, ...]:
-    """Return ids in the order of their UTF-8 bytes."""
-    return tuple(sorted(ids, key=lambda each: each.encode()))
 
 
 def _keys(joined: bytes) -> list[bytes]:

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from inference_cache.metrics import DEFINITIONS, MAX_MODELS, OTHER
+from inference_cache.metric_table import DEFINITIONS
+from inference_cache.metrics import MAX_MODELS, OTHER
 
 SeriesKey: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 """Name of a sample and its labels, in the order in which they were declared."""
