@@ -138,6 +138,13 @@ async def test_rows_without_effect_are_counted(admin: Admin) -> None:
     assert admin.host.counted("policy_rows_ignored_total", reason="duplicate_namespace") == 1
 
 
+async def test_web_pages_are_refused(admin: Admin) -> None:
+    """A page that an operator has open cannot reach a port that listens on loopback without authentication."""
+    status, text, _ = await admin.ask("POST", EMPTY, Origin="https://example.org")
+    assert (status, text) == (403, "forbidden: not for web pages\n")
+    assert (await admin.shown())["generation"] == 0
+
+
 async def test_get_tells_who_wrote_what_and_when(admin: Admin) -> None:
     """And shows the policies as a body of the newest version."""
     await admin.ask("POST", BODY)

@@ -52,7 +52,13 @@ class PolicyEndpoint:
         self._everywhere = apply_everywhere
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer a request of any method; HEAD is refused, as the contract wants."""
+        """Answer a request of any method; HEAD is refused, as the contract wants.
+
+        A request that a browser sends for a web page is refused too: the port may listen on loopback without
+        authentication, where any page that an operator has open could reach it.
+        """
+        if "Origin" in request.headers:
+            return _text(403, "forbidden: not for web pages")
         if request.method in {"POST", "PUT"}:
             return await self._set(request)
         if request.method == "GET":

@@ -130,8 +130,7 @@ async def test_a_dead_node_takes_only_its_own_slots(key_prefix: str) -> None:
         victim.kill()
         with pytest.raises(StoreUnavailable):
             await connection.run(COUNT, lost, [])
-        with pytest.raises(StoreUnavailable):
-            await connection.ping()
+        await connection.ping()  # the others' models are served: a server stays ready for them
         assert await connection.run(COUNT, kept, []) == 1
         assert abs(await connection.server_time_ms() - connection.now_ms()) < 1000
         victim.start()

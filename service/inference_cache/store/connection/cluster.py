@@ -68,9 +68,13 @@ class ClusterConnection(Watched):
                 await asyncio.gather(*(node.load(script) for node in nodes))
 
     async def ping(self) -> None:
-        """Return when every primary answers."""
+        """Return when any primary answers: the models of the others fail open alone, and those of this one are served."""
         with store_errors():
-            await asyncio.gather(*(node.ping() for node in await self._primaries()))
+            primaries = await self._primaries()
+            answers = await asyncio.gather(*(node.ping() for node in primaries), return_exceptions=True)
+            failures = [answer for answer in answers if isinstance(answer, BaseException)]
+            if failures and len(failures) == len(primaries):
+                raise failures[0]
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Return what goes on in each lane, all nodes together."""

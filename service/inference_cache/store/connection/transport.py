@@ -156,7 +156,7 @@ class Connection(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Return when Redis answers in both lanes, in a Cluster when every primary does."""
+        """Return when Redis answers in both lanes, in a Cluster when any primary does."""
         ...
 
     async def hear(self, channel: bytes, heard: Callable[[], None]) -> None:
