@@ -68,7 +68,7 @@ class ClusterConnection(Watched):
                 await asyncio.gather(*(node.load(script) for node in nodes))
 
     async def ping(self) -> None:
-        """Return when any primary answers: the models of the others fail open alone, and those of this one are served."""
+        """Return when any primary answers: what the others own fails open alone, and what this one owns is served."""
         with store_errors():
             primaries = await self._primaries()
             answers = await asyncio.gather(*(node.ping() for node in primaries), return_exceptions=True)
