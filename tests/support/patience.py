@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from inference_cache.errors import StoreUnavailable
 from inference_cache.store.connection import Connection, Reply, ScriptLike
 
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 _STEP_S = 0.01
 
 

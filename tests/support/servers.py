@@ -27,7 +27,8 @@ from inference_cache.store.connection.topology import SLOTS, slot_of
 REQUIRE_REDIS = "INFERENCE_CACHE_REQUIRE_REDIS"
 ANOTHER = "INFERENCE_CACHE_TEST_SERVER"
 """Names the program of one more server that the tests shall run against, such as another version's."""
-_WAIT_S = 10.0
+_WAIT_S = 60.0
+"""A machine that stalls for two seconds makes Sentinels hold back for thirty."""
 _STEP_S = 0.01
 
 

@@ -16,6 +16,8 @@ from tests.support.proxy import Proxy
 from tests.support.scripts import COUNT, ECHO, LOOK
 from tests.support.servers import Cluster, Server, Watched, binary_of, free_ports, single_kinds, valkey_binary
 
+pytestmark = pytest.mark.timeout(300)
+
 QUICK = Limits(connect_ms=500, call_ms=1_000)
 NEAR_MS = 30_000
 """No replica of a healthy test is this far behind, however busy the machine."""
@@ -190,7 +192,7 @@ async def test_replicas_of_a_new_primary_are_found(watched: Watched) -> None:
         old.kill()
         assert await until_it_runs(connection, COUNT, b"k") == 2
         await asyncio.to_thread(old.start, replicaof=f"127.0.0.1 {new.port}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not calls(old, "evalsha_ro"):
                 assert await connection.run(LOOK, b"k", []) == b"2"
                 await asyncio.sleep(0.05)

@@ -17,6 +17,8 @@ from tests.support.patience import until
 from tests.support.rights import account, further, grant, least, revoke
 from tests.support.servers import Cluster, Server, Watched, free_ports, kinds, valkey_binary
 
+pytestmark = pytest.mark.timeout(300)
+
 SENT = {"+ping", "+time", "+evalsha", "+script|load", "+subscribe"}
 """What servers send themselves, whatever the kind of Redis."""
 

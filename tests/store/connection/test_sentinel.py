@@ -13,6 +13,8 @@ from tests.support.rights import PASSWORD, of_sentinels
 from tests.support.scripts import COUNT, ECHO
 from tests.support.servers import Server, Watched, binary_of, free_ports, single_kinds, valkey_binary
 
+pytestmark = pytest.mark.timeout(300)
+
 QUICK = Limits(connect_ms=500, call_ms=1_000)
 
 
