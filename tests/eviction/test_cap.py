@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -177,6 +178,15 @@ async def test_mixed_tenants_have_their_own_algorithm(serve: Serve) -> None:
     assert (index.evicted("lfu", "cap"), index.evicted("lru", "cap")) == (1, 1)
     assert await index.left(A, B, tenant_id=OTHER) == [0]
     assert await index.left(C, D, h("e")) == [1, 2]
+
+
+async def test_servers_that_make_room_at_once_share_it(serve: Serve) -> None:
+    """However many reports need room at one time, through whichever server, exactly what is too much goes."""
+    index = await serve(max_entries=20)
+    names = hs(*range(200))
+    await asyncio.gather(*(index.tell(f"r{at % 3}", one, model_id=f"m{at % 5}") for at, one in enumerate(names)))
+    assert sum([await index.total(model_id=f"m{number}") for number in range(5)]) == 20
+    assert index.evicted("lru", "cap") == 180
 
 
 async def _store_uncapped(index: Index, one: bytes, minutes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -214,3 +215,12 @@ async def test_quota_and_cap_together(serve: Serve) -> None:
     assert await index.left(C, D, E) == [1, 2]
     assert await index.total(tenant_id=OTHER) == 1
     assert (index.over(TENANT), index.evicted("lru", "cap")) == (1, 1)
+
+
+async def test_servers_that_make_room_at_once_share_it(index: Index) -> None:
+    """However many reports of a tenant exceed its quota at one time, exactly what is too much goes."""
+    index.policy(quota(20))
+    names = hs(*range(200))
+    await asyncio.gather(*(index.tell(f"r{at % 3}", one, model_id=f"m{at % 5}") for at, one in enumerate(names)))
+    assert sum([await index.total(model_id=f"m{number}") for number in range(5)]) == 20
+    assert index.over() == 180

@@ -20,11 +20,23 @@ READ_ONLY = {
     "state",
     "catalog_presence",
     "catalog_list",
-    "catalog_victim",
     "policy_get",
 }
 REMOVING = {
-    *("evict", "clear", "free", "expire", "rebuild", "trim", "credit", "renew", "lease", "catalog_put", "policy_put"),
+    *(
+        "evict",
+        "clear",
+        "free",
+        "expire",
+        "rebuild",
+        "trim",
+        "credit",
+        "renew",
+        "lease",
+        "catalog_put",
+        "catalog_victim",
+        "policy_put",
+    ),
 }
 """What must run on a full Redis: it removes, or may be the policy that makes room."""
 EMPTY_BLOCK = "--[[\nKEYS\n  1 totals   key\n]]"

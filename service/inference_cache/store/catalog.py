@@ -8,6 +8,7 @@ that a late "emptied" never hides a newer "appeared". Words that arrive while a 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class Catalog:
         self._retention: OrderedDict[str, Retention] = OrderedDict()
         self._pending: dict[tuple[ModelKey, str], tuple[_Word, asyncio.Future[Sums]]] = {}
         self._writer: asyncio.Task[None] | None = None
+        self._claimant = secrets.token_bytes(8)
         self._tenant_prefixes: OrderedDict[str, int] = OrderedDict()
         self.index_holdings: int | None = None
         """Holdings of the whole index as last told."""
@@ -133,15 +135,20 @@ class Catalog:
             if cursor == b"0":
                 return sorted(listed.values(), key=lambda each: each.due_ms)
 
-    async def victim(self, tenant_id: str | None, skip: int) -> Victim:
+    async def victim(self, tenant_id: str | None, skip: int, *, limit: int, most: int) -> Victim:
         """Name the model whose turn it is to give way: to a tenant's quota, or (``None``) to a full index.
+
+        What is too much is claimed for this server until it asks again, so that others leave it alone.
 
         Args:
             tenant_id: whose quota.
             skip: how many to pass over.
+            limit: how much may stay.
+            most: how much to claim at most.
         """
         tenant = "*" if tenant_id is None else self._keys.tenant(tenant_id)
-        victim = replies.read_victim(await self._run("catalog_victim", tenant, skip))
+        args = (tenant, skip, limit, most, self._claimant, self._now_ms())
+        victim = replies.read_victim(await self._run("catalog_victim", *args))
         self.note(tenant_id, victim.sums)
         return victim
 

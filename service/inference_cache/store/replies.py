@@ -264,20 +264,23 @@ class Victim:
     """Whose turn it is to give way.
 
     ``model`` is ``None`` when nobody is left; ``bar`` is the score at which the next model's turn comes; ``unlisted``
-    says that the model has not listed its segments yet, which comes before any choice.
+    says that the model has not listed its segments yet, which comes before any choice. ``claimed`` is what the asker is
+    to remove: nobody else will.
     """
 
     sums: Sums
     model: ModelKey | None
     bar: bytes
     unlisted: bool
+    claimed: int
 
 
 def read_victim(reply: Any) -> Victim:
     """Decode the reply of ``catalog_victim``."""
     status = _expect(reply, b"OK", b"UNLISTED")
     entry = unpack_entry(reply[3])
-    return Victim(Sums(reply[1], reply[2]), entry.model if entry else None, reply[4], status == b"UNLISTED")
+    model = entry.model if entry else None
+    return Victim(Sums(reply[1], reply[2]), model, reply[4], status == b"UNLISTED", reply[5])
 
 
 @dataclass(frozen=True, slots=True)

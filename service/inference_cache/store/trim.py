@@ -1,8 +1,8 @@
 """Making room: for a tenant's quota and for the cap of the whole index.
 
 The catalog names the model whose turn it is and when the next one's turn comes; that model's script takes what gives
-way first, up to there. So the cost follows what is removed, not what is held. One task of a server trims at a time;
-servers that trim at once may each remove what the other was about to.
+way first, up to there. So the cost follows what is removed, not what is held. One task of a server trims at a time, and
+the catalog shares what is too much out among servers that trim at once: each removes what it has claimed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from inference_cache.domain.models import ModelKey, Trimmed
 from inference_cache.errors import StoreError
 from inference_cache.store import replies
 from inference_cache.store.calls import Calls
-from inference_cache.store.replies import Room, Sums, Victim
+from inference_cache.store.replies import Room, Victim
 
 _MAX_WANT = 1024
 """What one call may be asked to remove."""
@@ -34,9 +34,6 @@ class _Goal:
     limit: int
     expired_at: Callable[[str], int]
     lfu: Callable[[str], bool]
-
-    def excess(self, sums: Sums) -> int:
-        return (sums.holdings if self.tenant_id is None else sums.prefixes) - self.limit
 
 
 class Trim:
@@ -61,8 +58,10 @@ class Trim:
             # Whoever had the turn before has made room for all who waited: then there is nothing to ask.
             while not (waits and self._told_enough(goal)):
                 waits = False
-                victim = await self._calls.catalog.victim(goal.tenant_id, report.failed)
-                if goal.excess(victim.sums) <= 0 or victim.model is None:
+                victim = await self._calls.catalog.victim(
+                    goal.tenant_id, report.failed, limit=goal.limit, most=_MAX_WANT
+                )
+                if victim.model is None:
                     break
                 try:
                     idle = 0 if await self._step(goal, victim, victim.model, report) else idle + 1
@@ -80,9 +79,8 @@ class Trim:
     async def _step(self, goal: _Goal, victim: Victim, model: ModelKey, report: Trimmed) -> bool:
         """Ask one model to give way; return whether that led anywhere."""
         tenant_id = model.tenant_id
-        want = 0 if victim.unlisted else min(goal.excess(victim.sums), _MAX_WANT)
         options = (goal.expired_at(tenant_id), int(goal.lfu(tenant_id)), self._calls.now_us())
-        room = replies.read_trim(await self._calls.run("trim", model, goal.kind, want, victim.bar, *options))
+        room = replies.read_trim(await self._calls.run("trim", model, goal.kind, victim.claimed, victim.bar, *options))
         await self._calls.after(model, room.step)
         _count(report, tenant_id, room, quota=goal.tenant_id is not None)
         state = room.step.state
