@@ -26,6 +26,7 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "Python 3.11 or newer is needed; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "no venv module: install your system's python3-venv package" >&2; rm -rf $(VENV); exit 1; }
+	@echo "installing into $(VENV), which takes about a minute"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@

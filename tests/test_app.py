@@ -126,7 +126,7 @@ def test_readme_example_prints_what_the_readme_says(server: Serving) -> None:
     assert printed.getvalue() == promised + "\n"
 
     where = ("--server", server.grpc, "--tenant", "acme", "--model", "llama", "--output", "json")
-    hashes = ",".join(block.hex() for block in BLOCKS)
+    (hashes,) = re.findall(r" --hash ([0-9a-f,]+)$", text, re.MULTILINE)
     answer = json.loads(run("lookup", *where, "--hash", hashes, "--timeout", "10").stdout)
     assert (answer["reason_code"], answer["replica_scores"][0]["matched_tokens"]) == ("PREFIX_MATCH", 64)
     assert json.loads(run("state", *where).stdout)["total_prefixes"] == len(BLOCKS)
