@@ -19,6 +19,7 @@ class Canned:
     route: pb.LookupRouteResponse = field(default_factory=pb.LookupRouteResponse)
     cache_state: pb.GetCacheStateResponse = field(default_factory=pb.GetCacheStateResponse)
     refusal: str = ""
+    refusal_code: grpc.StatusCode = grpc.StatusCode.PERMISSION_DENIED
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the two methods that the command line calls."""
@@ -37,5 +38,5 @@ class Canned:
     def _answer(self, request: Any, context: grpc.ServicerContext, answer: Any) -> Any:
         self.asked.append(request)
         if self.refusal:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, self.refusal)
+            context.abort(self.refusal_code, self.refusal)
         return answer

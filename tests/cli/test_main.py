@@ -18,9 +18,11 @@ def test_help_names_every_command() -> None:
         assert f"  {command} " in answer.output
 
 
-def test_version_is_that_of_the_package() -> None:
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version_is_that_of_the_package(argument: str) -> None:
     """A bug report can say which version it is about."""
-    answer = runner.invoke(build_app(), ["version"])
+    answer = runner.invoke(build_app(), [argument])
+    assert answer.exit_code == 0
     assert answer.output == f"inference-cache {inference_cache.__version__}\n"
 
 

@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import json
 
+import grpc
+import pytest
 from typer.testing import CliRunner, Result
 
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache.cli.main import build_app
+from inference_cache.errors import StoreUnavailable
+from inference_cache.rpc.convert import status_of
 from tests.cli.canned import Canned
 
 runner = CliRunner(env={"COLUMNS": "120"})
@@ -57,6 +61,23 @@ def test_json_has_the_names_of_the_wire(canned: Canned) -> None:
     }
 
 
-def test_model_is_required() -> None:
+def test_empty_table_says_who_would_be_listed(canned: Canned) -> None:
+    """Prefixes without a replica beside them are no contradiction: replicas are known by their statistics."""
+    canned.cache_state = pb.GetCacheStateResponse(summary=pb.CacheSummary(total_prefixes=1))
+    assert "1 prefix in the index; no replica has sent statistics" in state(canned.address).stdout
+
+
+def test_a_server_without_its_index_is_not_a_server_that_is_away(canned: Canned) -> None:
+    """A person is sent to Redis, not to the server, and is not told what producers should do."""
+    canned.refusal_code, canned.refusal = status_of(StoreUnavailable("gone", "down"))
+    assert canned.refusal_code is grpc.StatusCode.UNAVAILABLE
+    answer = state(canned.address)
+    assert answer.exit_code == 1
+    assert "the server answered, but its index (Redis) does not: down" in answer.stderr
+    assert "send it again" not in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--tenant", "t"], ["--tenant", "t", "--model", ""]])
+def test_model_is_required(arguments: list[str]) -> None:
     """Without a model there is nothing to show: a usage error."""
-    assert runner.invoke(build_app(), ["state", "--tenant", "t"]).exit_code == 2
+    assert runner.invoke(build_app(), ["state", *arguments]).exit_code == 2

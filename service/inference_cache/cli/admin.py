@@ -34,7 +34,7 @@ class Admin:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.netloc:
             fail("--admin must be a URL such as http://127.0.0.1:8081", USAGE)
-        self._url = url.rstrip("/") + "/policy"
+        self._url = url.rstrip("/").removesuffix("/policy") + "/policy"
         self._timeout_s = timeout_s
         self._status = status
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the port is not for outsiders

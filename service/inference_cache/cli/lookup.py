@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from inference_cache.cli.client import (
     TimeoutOption,
     calling,
 )
-from inference_cache.cli.output import Output, OutputOption, print_json, print_table
+from inference_cache.cli.output import USAGE, Output, OutputOption, fail, print_json, print_table
 
 MAX_TOKEN_ID = 2**32 - 1
 EPILOG = """\b
@@ -30,15 +31,20 @@ Exit status: 0 answered, whatever the reason code; 1 no answer; 2 wrong usage.""
 
 def parse_hex(text: str) -> bytes:
     """Parse one hash written in hexadecimal."""
-    try:
-        return bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not hexadecimal") from None
+    digits = text.strip().removeprefix("0x")
+    if not re.fullmatch("[0-9a-fA-F]*", digits):
+        raise typer.BadParameter(f"{text!r} is not hexadecimal")
+    if len(digits) % 2:
+        raise typer.BadParameter(f"{text!r} has an odd number of digits; a byte has two")
+    return bytes.fromhex(digits)
 
 
 def parse_hashes(values: list[str]) -> list[bytes]:
     """Parse hashes given one an option, or several with commas between."""
-    return [parse_hex(part) for value in values for part in value.split(",")]
+    parts = [part for value in values for part in value.split(",")]
+    if not all(part.strip() for part in parts):
+        raise typer.BadParameter("a hash is empty")
+    return [parse_hex(part) for part in parts]
 
 
 def parse_token_ids(text: str) -> list[int]:
@@ -71,8 +77,13 @@ def lookup(
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Ask where a prompt should go: ranked replicas and a reason code."""
-    chain = parse_hashes(hashes or [])
+    """Ask where a prompt should go: ranked replicas and a reason code.
+
+    The prompt is given by one of --hash, --prefix-hash and --token-ids. A match of fewer tokens than the tenant's
+    minimumMatchedTokens (64 unless a policy says otherwise) counts as a miss.
+    """
+    chain, prefix, tokens = parse_hashes(hashes or []), parse_hex(prefix_hash), parse_token_ids(token_ids)
+    _check_one_prompt({"--hash": chain, "--prefix-hash": prefix, "--token-ids": tokens})
     request = pb.LookupRouteRequest(
         tenant_id=tenant,
         model_id=model,
@@ -80,9 +91,9 @@ def lookup(
         adapter_id=adapter,
         block_hashes=chain,
         block_token_counts=[block_tokens] * len(chain),
-        prefix_hash=parse_hex(prefix_hash),
+        prefix_hash=prefix,
         prefix_token_count=prefix_tokens,
-        token_ids=parse_token_ids(token_ids),
+        token_ids=tokens,
         slo=pb.SLO(ttft_ms=ttft_ms) if ttft_ms else None,
     )
     with calling(server) as stub:
@@ -91,6 +102,15 @@ def lookup(
         print_json(answer)
     else:
         _print(answer)
+
+
+def _check_one_prompt(given: dict[str, Any]) -> None:
+    """End the command unless exactly one option says what the prompt is: the server would follow only one of them."""
+    said = [flag for flag, value in given.items() if value]
+    if len(said) > 1:
+        fail(f"{' and '.join(said)} at once: one of them says what the prompt is", USAGE)
+    if not said:
+        fail(f"say what the prompt is, with one of {', '.join(given)}", USAGE)
 
 
 def as_dict(answer: pb.LookupRouteResponse) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -20,12 +21,27 @@ def version() -> None:
     sys.stdout.write(f"inference-cache {inference_cache.__version__}\n")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+def _root(
+    _asked: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take what stands before the command."""
+
+
 def build_app() -> typer.Typer:
     """Build the command with its sub-commands."""
     # Plain help: the framed one cuts the names of long options on a terminal of 80 columns.
     app = typer.Typer(
         help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
     )
+    app.callback(help=HELP)(_root)
     app.command("serve", epilog=serve.EPILOG)(serve.serve_command())
     app.command("lookup", epilog=lookup.EPILOG)(lookup.lookup)
     app.command("state", epilog=state.EPILOG)(state.state)

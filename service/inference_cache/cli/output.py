@@ -31,9 +31,27 @@ class Output(StrEnum):
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for programs.")]
 
 
+def printable(text: str) -> str:
+    """Return text of a peer as it may reach a terminal: what does not print is written as an escape."""
+    return "".join(each if each.isprintable() or each == "\n" else _escaped(each) for each in text)
+
+
+def _escaped(each: str) -> str:
+    return each.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def plural(number: int, one: str, many: str) -> str:
+    """Return a number with the word that goes with it.
+
+    >>> plural(1, "policy", "policies"), plural(0, "policy", "policies")
+    ('1 policy', '0 policies')
+    """
+    return f"{number} {one if number == 1 else many}"
+
+
 def fail(message: str, status: int = FAILED) -> NoReturn:
     """Print one sentence to stderr and end the command."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/red] {escape(message)}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/red] {escape(printable(message))}")
     raise typer.Exit(status)
 
 
@@ -44,9 +62,9 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], caption: str) -> None:
     """Print a table to stdout; ids are shown as they are, whatever markup they resemble."""
-    table = Table(title=escape(title), caption=escape(caption), title_justify="left", caption_justify="left")
+    table = Table(title=escape(printable(title)), caption=escape(caption), title_justify="left", caption_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(escape(printable(str(cell))) for cell in row))
     Console().print(table)

@@ -14,7 +14,7 @@ from inference_cache.cli.client import (
     TimeoutOption,
     calling,
 )
-from inference_cache.cli.output import Output, OutputOption, print_json, print_table
+from inference_cache.cli.output import Output, OutputOption, plural, print_json, print_table
 
 EPILOG = """\b
 Example:
@@ -32,7 +32,10 @@ def state(
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a model's replicas with their statistics, and how many prefixes the index holds."""
+    """Show a model's replicas with their statistics, and how many prefixes the index holds.
+
+    Only replicas that sent statistics are listed; the prefixes of the others count all the same.
+    """
     with calling(server) as stub:
         request = pb.GetCacheStateRequest(tenant_id=tenant, model_id=model)
         answer = as_dict(stub.GetCacheState(request, timeout=timeout))
@@ -75,4 +78,5 @@ def _print(title: str, answer: dict[str, Any]) -> None:
         for row in answer["replicas"]
     ]
     columns = ("replica", "hit rate", "pressure", "cache MiB", "T2 hit/query tokens", "client")
-    print_table(title, columns, rows, f"{answer['total_prefixes']} prefixes in the index")
+    caption = f"{plural(answer['total_prefixes'], 'prefix', 'prefixes')} in the index"
+    print_table(title, columns, rows, caption if rows else f"{caption}; no replica has sent statistics")
