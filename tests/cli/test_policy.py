@@ -69,7 +69,7 @@ def test_applied_manifests_are_in_force(cleared: Serving, home: Path) -> None:
     """Files one by one or their directory: the same set, and a second time nothing changes."""
     first = policy(cleared, "apply", str(home / "p.yaml"), str(home / "q.yaml"))
     assert (first.exit_code, first.stderr) == (0, "")
-    assert first.stdout.startswith("applied: 1 policies, 1 quotas; generation ")
+    assert first.stdout.startswith("applied: 1 policy, 1 quota; generation ")
     again = policy(cleared, "apply", str(home))
     assert again.stdout == first.stdout.replace("applied", "unchanged")
     shown = in_force(cleared)
@@ -104,8 +104,44 @@ def test_get_shows_people_every_knob(cleared: Serving, home: Path) -> None:
     """Who wrote it, and each tenant's values in words."""
     policy(cleared, "apply", str(home))
     shown = policy(cleared, "get").stdout
-    for word in ("generation", "by cli on", "acme", "900 s", "lfu", "off", "default", "quotas", "5", "digest"):
+    for word in ("generation", "by cli on", "acme", "15m", "lfu", "affinity off", "1 policy", "1 quota", "5", "digest"):
         assert word in shown
+    assert "None" not in shown
+
+
+def test_get_is_readable_on_a_narrow_terminal(cleared: Serving, tmp_path: Path) -> None:
+    """At 80 columns no word is torn, whatever a policy sets."""
+    knobs = {"routingFloorScore": 0.25, "lookupTimeoutMs": 40, "affinityRouting": True, "minimumMatchedTokens": 128}
+    row = {"namespace": "a-tenant-with-a-long-name", "evictionTTL": 5_400 * 10**9, "minimumPrefixTokens": 64, **knobs}
+    (tmp_path / "body.json").write_text(json.dumps({"version": 7, "policies": [row]}))
+    policy(cleared, "apply", str(tmp_path / "body.json"))
+    runner = CliRunner(env={"COLUMNS": "80"})
+    where = f"http://{cleared.wait_for('startup')['snapshot_addr']}"
+    lines = runner.invoke(build_app(), ["policy", "get", "--admin", where]).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = [word.strip(" ,│") for line in lines for word in line.split()]
+    for word in (row["namespace"], "1h30m", "64", "128", "0.25", "40ms", "affinity"):
+        assert word in words
+
+
+def test_admin_may_be_named_with_its_path(cleared: Serving) -> None:
+    """Whoever copies the whole URL is understood."""
+    where = f"http://{cleared.wait_for('startup')['snapshot_addr']}/policy"
+    for url in (where, where + "/"):
+        assert policy(None, "get", "--admin", url).exit_code == 0
+
+
+def test_get_from_a_server_that_never_saw_redis_says_so(tmp_path: Path) -> None:
+    """Nobody takes the defaults of a server without Redis for what somebody wrote."""
+    nowhere = f"redis://127.0.0.1:{free_ports(1)[0]}"
+    with serving(tmp_path, "--redis-url", nowhere) as blind:
+        blind.wait_for("startup")
+        shown = policy(blind, "get").stdout
+        assert "never read from Redis (down), the defaults are in force" in shown
+        assert "None" not in shown
+        assert "nobody" not in shown
+        said = json.loads(policy(blind, "get", "-o", "json").stdout)
+        assert "never read" in said["problem"]
 
 
 def test_get_before_anything_was_written_says_so(tmp_path: Path) -> None:

@@ -91,19 +91,19 @@ class PolicyEndpoint:
         return web.Response(status=204)
 
     def _get(self, request: web.Request) -> web.Response:
-        held = self._live.held
+        held, problem = self._live.held, self._sync.problem()
         tag = ETag(f"{held.snapshot.generation}-{held.snapshot.digest}", is_weak=True)
-        if any(asked.value in {tag.value, "*"} for asked in request.if_none_match or ()):
+        if problem is None and any(asked.value in {tag.value, "*"} for asked in request.if_none_match or ()):
             answer = web.Response(status=304)
         else:
-            answer = web.Response(body=described(held), content_type="application/json")
+            answer = web.Response(body=described(held, problem), content_type="application/json")
         answer.etag = tag
         answer.headers["Cache-Control"] = "no-cache"
         return answer
 
 
-def described(held: Held) -> bytes:
-    """Return a generation as JSON; ``policy`` is a body that can be posted back."""
+def described(held: Held, problem: str | None) -> bytes:
+    """Return a generation as JSON; ``policy`` is a body that can be posted back, ``problem`` why it may be old."""
     snapshot = held.snapshot
     about = {
         "generation": snapshot.generation,
@@ -112,6 +112,7 @@ def described(held: Held) -> bytes:
         "writtenAt": _time(snapshot.written_ms),
         "appliedAt": _time(held.applied_ms),
         "digest": snapshot.digest,
+        "problem": problem,
         "policy": orjson.Fragment(snapshot.body),
     }
     return orjson.dumps(about) + b"\n"

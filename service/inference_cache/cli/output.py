@@ -60,11 +60,17 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
-def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], caption: str) -> None:
-    """Print a table to stdout; ids are shown as they are, whatever markup they resemble."""
+def print_table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], caption: str, left: Iterable[str] = ()
+) -> None:
+    """Print a table to stdout; ids are shown as they are, whatever markup they resemble.
+
+    Columns after the first are aligned right, other than those named in ``left``.
+    """
+    texts = set(left)
     table = Table(title=escape(printable(title)), caption=escape(caption), title_justify="left", caption_justify="left")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", overflow="fold")
+        table.add_column(column, justify="right" if index and column not in texts else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(printable(str(cell))) for cell in row))
     Console().print(table)

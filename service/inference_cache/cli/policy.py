@@ -12,8 +12,9 @@ import typer
 
 from inference_cache.cli.admin import DEFAULT_ADMIN, Admin, AdminOption
 from inference_cache.cli.client import DEFAULT_TIMEOUT_S, TimeoutOption
-from inference_cache.cli.output import USAGE, Output, OutputOption, fail, print_json, print_table
+from inference_cache.cli.output import USAGE, Output, OutputOption, fail, plural, print_json, print_table, printable
 from inference_cache.cli.policy_files import read_set
+from inference_cache.domain.durations import duration_text
 from inference_cache.domain.policy_set import canonical_body, digest
 
 HELP = """See and set the policies and quotas that all servers share.
@@ -51,7 +52,6 @@ FilesArgument = Annotated[
 ]
 
 DIFFERENT = 1
-_NS_PER_S = 10**9
 
 
 def build_policy_app() -> typer.Typer:
@@ -84,9 +84,9 @@ def apply(
         print_json(result)
     else:
         word = "applied" if changed else "unchanged"
-        sys.stdout.write(
-            f"{word}: {result['policies']} policies, {result['tenants']} quotas; generation {result['generation']}\n"
-        )
+        policies = plural(result["policies"], "policy", "policies")
+        quotas = plural(result["tenants"], "quota", "quotas")
+        sys.stdout.write(f"{word}: {policies}, {quotas}; generation {result['generation']}\n")
 
 
 def get(
@@ -126,40 +126,48 @@ def _lines(body: Any) -> list[str]:
 
 
 def _print(shown: dict[str, Any]) -> None:
-    written = f" by {shown['source']} on {shown['host']} at {shown['writtenAt']}" if shown["writtenAt"] else ""
-    title = f"generation {shown['generation']}, written{written or ' by nobody'}; in force since {shown['appliedAt']}"
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in _about(shown)))
     policies, tenants = shown["policy"].get("policies") or [], shown["policy"].get("tenants") or []
-    columns = (
-        "namespace",
-        "TTL",
-        "eviction",
-        "min prefix",
-        "min matched",
-        "floor",
-        "timeout ms",
-        "affinity",
-        "strategy",
-    )
-    print_table(title, columns, map(_policy_row, policies), f"digest {shown['digest']}")
-    rows = [(row["tenantID"], row.get("maxIndexEntries", 0), row.get("isolationMode", "")) for row in tenants]
-    print_table("quotas", ("tenant", "max entries", "isolation"), rows, f"{len(rows)} quotas")
+    if policies:
+        columns = ("namespace", "TTL", "eviction", "everything else that is set")
+        counted = plural(len(policies), "policy", "policies")
+        print_table("policies", columns, map(_policy_row, policies), counted, left=columns)
+    if tenants:
+        rows = [(row["tenantID"], row.get("maxIndexEntries", 0), row.get("isolationMode", "")) for row in tenants]
+        print_table("quotas", ("tenant", "max entries", "isolation"), rows, plural(len(rows), "quota", "quotas"))
+    if not (policies or tenants):
+        sys.stdout.write("no policies, no quotas: the defaults are in force for every tenant\n")
+
+
+def _about(shown: dict[str, Any]) -> Iterable[str]:
+    """Say which generation it is, from whom and since when, as far as the server knows."""
+    problem = shown.get("problem")
+    if problem:
+        yield f"problem: {problem}"
+    if shown["writtenAt"]:
+        yield f"generation {shown['generation']}, written by {shown['source']} on {shown['host']}"
+        yield f"at {shown['writtenAt']}, in force here since {shown['appliedAt'] or shown['writtenAt']}"
+        yield f"digest {shown['digest']}"
+    elif not problem:
+        yield "generation 0, written by nobody"
 
 
 def _policy_row(row: dict[str, Any]) -> Iterable[object]:
     ttl_ns = row.get("evictionTTL", 0)
-    strategy = row.get("strategy", {})
     return (
         row["namespace"],
-        f"{ttl_ns / _NS_PER_S:g} s" if ttl_ns else "default",
+        duration_text(ttl_ns) if ttl_ns else "default",
         row.get("eviction", "lru"),
-        row.get("minimumPrefixTokens", 0) or "off",
-        row.get("minimumMatchedTokens", 0) or "off",
-        row.get("routingFloorScore", "default"),
-        row.get("lookupTimeoutMs", "default"),
-        _switch(row.get("affinityRouting")),
-        ", ".join(f"{name} {_switch(value)}" for name, value in strategy.items()) or "default",
+        ", ".join(_others(row)),
     )
 
 
-def _switch(value: bool | None) -> str:
-    return "default" if value is None else "on" if value else "off"
+def _others(row: dict[str, Any]) -> Iterable[str]:
+    yield f"min prefix {row.get('minimumPrefixTokens', 0) or 'off'}"
+    yield f"min matched {row.get('minimumMatchedTokens', 0) or 'off'}"
+    if "routingFloorScore" in row:
+        yield f"floor {row['routingFloorScore']}"
+    if "lookupTimeoutMs" in row:
+        yield f"timeout {row['lookupTimeoutMs']}ms"
+    switches = {"affinity": row.get("affinityRouting"), **row.get("strategy", {})}
+    yield from (f"{name} {'on' if value else 'off'}" for name, value in switches.items() if value is not None)

@@ -42,6 +42,20 @@ def duration_ns(text: str) -> int:
     return sign * total_ns
 
 
+def duration_text(ns: int) -> str:
+    """Write a duration of 0 or more as :func:`duration_ns` reads it, in whole units.
+
+    >>> duration_text(0), duration_text(900 * 10**9), duration_text(5_400_250 * 10**6)
+    ('0', '15m', '1h30m250ms')
+    """
+    parts = []
+    for unit in ("h", "m", "s", "ms", "us", "ns"):
+        number, ns = divmod(ns, _UNITS_NS[unit])
+        if number:
+            parts.append(f"{number}{unit}")
+    return "".join(parts) or "0"
+
+
 def _part_ns(digits: str, fraction: str, unit: str) -> int:
     if not digits and not fraction:
         raise ValueError("a unit without a number")

@@ -58,6 +58,7 @@ class PolicySync:
         self._news = asyncio.Event()
         self._refused: PolicySnapshot | None = None
         self._failing = ""
+        self._ever_read = False
         self._deaf = ""
         self._read_at = time.monotonic()
 
@@ -66,6 +67,8 @@ class PolicySync:
         kept = f"generation {self._live.held.snapshot.generation} stays in force"
         if self._failing == UNREADABLE and self._refused is not None:
             return f"policies: this version cannot read generation {self._refused.generation}, {kept}"
+        if self._failing and not self._ever_read:
+            return f"policies: never read from Redis ({self._failing}), the defaults are in force"
         if self._failing:
             return f"policies: not read for {time.monotonic() - self._read_at:.0f} s ({self._failing}), {kept}"
         return None
@@ -179,7 +182,7 @@ class PolicySync:
         self._succeed()
 
     def _succeed(self) -> None:
-        self._refused, self._failing = None, ""
+        self._refused, self._failing, self._ever_read = None, "", True
         self._read_at = time.monotonic()
         self._metrics.policy_read()
 
