@@ -140,7 +140,7 @@ def test_second_server_on_a_port_fails_loudly(server: Serving, flag: str) -> Non
     flags = [word for name, address in ports.items() for word in (f"--{name}-bind-address", address)]
     ended = run("serve", *flags)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert f"error: cannot listen on {taken}" in ended.stderr
+    assert f"error: cannot listen on {taken}: Address already in use" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -110,6 +111,27 @@ def test_every_validated_setting_has_a_wrong_value_above() -> None:
         "--http-bind-address",
         "--snapshot-bind-address",
     }
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "words"),
+    [
+        ("--default-ttl", "30", "from 1s to 8784h; the value '30' from the command line"),
+        ("--sweep-period", "2h", "from 100ms to 1h; the value '2h' from"),
+        ("--log-level", "loud", "debug, info, warning, error, warn; the value 'loud' from"),
+    ],
+)
+def test_bad_value_is_repeated_beside_what_would_be_right(flag: str, text: str, words: str) -> None:
+    """Bounds are written as the value has to be."""
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_config({by_flag(flag).name: text}, {})
+
+
+def test_what_looks_like_a_password_is_not_repeated() -> None:
+    """Not even when a URL went to the wrong flag, where it cannot be used."""
+    with pytest.raises(ConfigError) as caught:
+        read_config({"grpc_bind_address": "redis://user:hunter2@host"}, {})
+    assert "hunter2" not in str(caught.value)
 
 
 def test_password_never_shows() -> None:

@@ -29,6 +29,7 @@ from inference_cache.config import ServeConfig
 from inference_cache.domain.tuning import AffinityMode, Tuning
 from inference_cache.errors import StoreError
 from inference_cache.lifecycle import Signals, announce, beside, drained, settle_memory
+from inference_cache.listening import why_not
 from inference_cache.metrics import Metrics
 from inference_cache.parts import capacity_of, keeper_of, open_store, policy_directory, sweeper_of
 from inference_cache.rpc.credits import Credits
@@ -142,7 +143,7 @@ class Service:
         try:
             return replace(address, port=self._server.add_insecure_port(str(target)))
         except RuntimeError:
-            raise OSError(f"cannot listen on {address}: is the port taken?") from None
+            raise OSError(f"cannot listen on {address}: {why_not(address)}") from None
 
     async def start(self) -> None:
         """Take calls, and be ready as soon as the store answers."""

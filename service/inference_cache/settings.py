@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from inference_cache.domain.durations import duration_ns
+from inference_cache.domain.durations import duration_ns, duration_text
 from inference_cache.errors import ConfigError
 
 ENV_PREFIX = "INFERENCE_CACHE_"
 MAX_PORT = 65535
+_SHOWN_CHARACTERS = 100
 Parser = Callable[[str], Any]
 """Turns the text of a flag or variable into a value; raises ``ValueError`` with what would be right."""
 
@@ -34,6 +35,7 @@ class Setting:
         unit: what the number counts, empty for text.
         help: one sentence.
         switch: whether the flag takes no value.
+        secret: whether the value must not be shown.
         parse: from text to value.
     """
 
@@ -44,17 +46,19 @@ class Setting:
     unit: str
     help: str
     switch: bool
+    secret: bool
     parse: Parser
 
     def read(self, text: str, source: str) -> Any:
-        """Parse ``text``, which came from ``source``; the error names the flag and the variable, never the value.
+        """Parse ``text``, which came from ``source``; the error names the flag, the variable and the value.
 
-        The value stays out because some of them carry passwords.
+        A value that may carry a password stays out.
         """
         try:
             return self.parse(text)
         except ValueError as error:
-            message = f"{self.flag} (environment: {self.env[0]}) {error}; the value from {source} is unusable"
+            shown = "" if self.secret or "@" in text else f" {text[:_SHOWN_CHARACTERS]!r}"
+            message = f"{self.flag} (environment: {self.env[0]}) {error}; the value{shown} from {source} is unusable"
             raise ConfigError(message) from None
 
 
@@ -80,6 +84,7 @@ def setting(
         secret: whether the value must not show when the configuration is printed.
     """
     metadata = {"default": default, "parse": parse, "help": sentence, "flag": flag, "unit": unit, "also_env": also_env}
+    metadata["secret"] = secret
     return field(default=parse(default), repr=not secret, metadata=metadata)
 
 
@@ -97,6 +102,7 @@ def settings_of(concern: type[Any]) -> Iterator[Setting]:
             unit=declared["unit"],
             help=declared["help"],
             switch=declared["parse"] is boolean,
+            secret=declared["secret"],
             parse=declared["parse"],
         )
 
@@ -156,7 +162,7 @@ def choice(*words: str, empty: str = "", aliases: dict[str, str] | None = None) 
         word = text.strip().lower() or empty
         word = (aliases or {}).get(word, word)
         if word not in words:
-            raise ValueError(f"must be one of {', '.join(words)}")
+            raise ValueError(f"must be one of {', '.join([*words, *(aliases or {})])}")
         return word
 
     return parse
@@ -196,7 +202,8 @@ def duration(minimum_ms: int, maximum_ms: int = 366 * 24 * 3_600_000) -> Parser:
 
     A bare number other than 0 is refused: it does not say its unit.
     """
-    bounds = f"must be a duration such as 250ms, 10s, 30m or 1h30m, from {minimum_ms} ms to {maximum_ms} ms"
+    least, most = (duration_text(ms * _NS_PER_MS) for ms in (minimum_ms, maximum_ms))
+    bounds = f"must be a duration such as 250ms, 10s, 30m or 1h30m, from {least} to {most}"
 
     def parse(text: str) -> int:
         try:

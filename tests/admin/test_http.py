@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -80,6 +82,30 @@ async def test_admin_port_has_its_endpoints_and_nothing_else(path: str) -> None:
     async with listening(admin_app({"/policy": answer})) as base:
         assert (await get(base + "/policy", "DELETE"))[:2] == (200, "DELETE")
         assert (await get(base + path))[0] == 404
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\xfc\r\n\r\n",
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_leaves_one_debug_line(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever knocks with another protocol fills no log with traces."""
+    caplog.set_level(logging.DEBUG)
+    async with listening(app_without_metrics()) as base:
+        host, port = base.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        assert b" 400 " in await reader.readline()
+        writer.close()
+    told = [record for record in caplog.records if record.name.startswith(("inference_cache", "aiohttp"))]
+    assert [(record.levelname, record.getMessage(), record.exc_info) for record in told] == [
+        ("DEBUG", "request_is_not_http", None)
+    ]
 
 
 async def test_taken_port_is_an_error_that_names_the_address() -> None:

@@ -6,16 +6,20 @@ Nothing of the operator's is ever reachable on the public port, whatever it is b
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from inference_cache.log import event
 from inference_cache.settings import Address
+
+logger = logging.getLogger(__name__)
 
 NotReady = Callable[[], str | None]
 """Says in a few words why the server should get no traffic, ``None`` when it should."""
@@ -73,11 +77,28 @@ def admin_app(endpoints: Endpoints) -> web.Application:
     return app
 
 
+class _NotHttp(logging.Filter):
+    """Makes one line of a request that is no HTTP, which anybody can send: TLS, gRPC, a port scan."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        failure = record.exc_info[1] if record.exc_info else None
+        if not isinstance(failure, http_exceptions.HttpProcessingError):
+            return True
+        event(logger, logging.DEBUG, "request_is_not_http", problem=type(failure).__name__)
+        return False
+
+
+_server_log = logging.getLogger(f"{__name__}.server")
+_server_log.addFilter(_NotHttp())
+
+
 class HttpListener:
     """One application on one address; start it, learn where it listens, close it."""
 
     def __init__(self, app: web.Application) -> None:
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_DRAIN_S)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=_server_log, handle_signals=False, shutdown_timeout=_DRAIN_S
+        )
 
     async def start(self, address: Address) -> Address:
         """Listen, and return where: a port of 0 has become a real one.

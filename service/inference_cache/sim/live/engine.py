@@ -16,6 +16,7 @@ from functools import partial
 
 import grpc
 
+from inference_cache.listening import why_not
 from inference_cache.settings import Address
 from inference_cache.sim.engine import Engine, Outcome
 from inference_cache.sim.live.wire import Prefilled, handler
@@ -129,7 +130,7 @@ async def engine_running(live: LiveEngine, listen: Address, grace_s: float = 2.0
     try:
         port = server.add_insecure_port(str(target))
     except RuntimeError:
-        raise OSError(f"cannot listen on {listen}: is the port taken?") from None
+        raise OSError(f"cannot listen on {listen}: {why_not(listen)}") from None
     tasks = [asyncio.create_task(live.work()), asyncio.create_task(live.report())]
     await server.start()
     try:
