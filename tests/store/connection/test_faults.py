@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+import errno
+import socket
 import ssl
 
 import hiredis
 import pytest
 
 from inference_cache.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from inference_cache.store.connection.faults import PHRASES, WORDS, ErrorReply, Garbage, store_errors, translate
+from inference_cache.store.connection.faults import (
+    DOWN,
+    PHRASES,
+    WORDS,
+    ErrorReply,
+    Garbage,
+    located,
+    store_errors,
+    translate,
+)
 
 REPLIES = [
     ("ASK 3999 127.0.0.1:6381", StoreUnavailable, "slot_moving"),
@@ -121,3 +132,32 @@ def test_mistakes_of_the_program_pass_untouched() -> None:
     """Only failures of Redis are translated: a bug must not look like an outage."""
     with pytest.raises(ZeroDivisionError), store_errors():
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "detail"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('h', 1)"), "down", ": Connection refused"),
+        (FileNotFoundError(errno.ENOENT, "x"), "down", ": No such file or directory"),
+        (OSError("Multiple exceptions: [Errno 111] a, [Errno 113] b, [Errno 111] c"), "down", None),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "down", ": Name or service not known"),
+        (ConnectionResetError(), "down", ""),
+    ],
+)
+def test_a_failure_to_connect_says_where_and_why(failure: OSError, reason: str, detail: str | None) -> None:
+    """An operator reads in one line what to look at."""
+    fault = located(failure, "Redis at h:1")
+    wanted = ": Connection refused, No route to host" if detail is None else detail
+    assert (fault.reason, fault.detail) == (reason, f"no connection to Redis at h:1{wanted}")
+
+
+def test_other_faults_say_where() -> None:
+    """What the server said stays out of the message; what it means and where is in it."""
+    refusal = located(ErrorReply("WRONGPASS hunter2"), "Redis at h:1")
+    assert (refusal.reason, refusal.detail) == ("auth", "Redis refused the user or the password (Redis at h:1)")
+    assert located(TimeoutError(), "Redis at h:1").detail == "Redis did not answer in time (Redis at h:1)"
+    assert located(ssl.SSLError(), "Redis at h:1").detail.startswith(
+        "no trusted TLS connection to Redis (Redis at h:1)"
+    )
+    known = DOWN.as_error()
+    assert located(known, "Redis at h:1").detail == str(known)

@@ -67,7 +67,7 @@ class Dialer:
     @property
     def name(self) -> str:
         """Where the server is, for the log."""
-        return "Redis behind a Unix socket" if self.host is None else f"Redis at {self.host[0]}:{self.host[1]}"
+        return f"Redis at {self.address.path}" if self.host is None else f"Redis at {self.host[0]}:{self.host[1]}"
 
     async def __call__(self) -> Link:
         """Return a link that is ready for calls; raises as :meth:`Dial.__call__` does."""

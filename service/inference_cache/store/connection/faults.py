@@ -8,14 +8,18 @@ of ours failed, because they may repeat what a caller sent.
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inference_cache.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 _QUOTED_CHARACTERS = 200
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 class ErrorReply(Exception):
@@ -130,6 +134,35 @@ def fault_of(failure: BaseException) -> Fault:
     if isinstance(failure, TimeoutError):
         return TIMEOUT
     return PROTOCOL if isinstance(failure, Garbage) else DOWN
+
+
+def located(failure: BaseException, place: str) -> Fault:
+    """Return what a failure to connect means, with the place and the system's own words for it.
+
+    Args:
+        failure: what connecting raised.
+        place: where the server is, in words for people and without a password.
+    """
+    fault, why = fault_of(failure), _system_words(failure)
+    if isinstance(failure, StoreError):
+        return fault  # it says itself where it comes from
+    detail = f"no connection to {place}" if fault is DOWN else f"{fault.detail} ({place})"
+    return replace(fault, detail=f"{detail}: {why}" if why else detail)
+
+
+def _system_words(failure: BaseException) -> str:
+    """Return why the system could not connect, nothing when it does not say or when that is the fault's own detail."""
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return getattr(failure, "verify_message", "")  # only those that the library made have it
+    if isinstance(failure, ssl.SSLError):
+        return getattr(failure, "reason", None) or ""
+    if isinstance(failure, TimeoutError) or not isinstance(failure, OSError):
+        return ""
+    if isinstance(failure, socket.gaierror):
+        return failure.strerror or ""
+    # A name with several addresses fails with a list of all errors.
+    numbers = [failure.errno] if failure.errno else [int(number) for number in _ERRNO.findall(str(failure))]
+    return ", ".join(dict.fromkeys(os.strerror(number) for number in numbers))
 
 
 def _fault_of_reply(reply: ErrorReply) -> Fault:

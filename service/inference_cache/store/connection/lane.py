@@ -18,7 +18,7 @@ from inference_cache.errors import StoreError
 from inference_cache.store.connection.breaker import Breaker
 from inference_cache.store.connection.call import Backlog, Call, Command
 from inference_cache.store.connection.dial import Dial
-from inference_cache.store.connection.faults import CIRCUIT_OPEN, CROWDED, DOWN, FAILURES, TIMEOUT, Fault, fault_of
+from inference_cache.store.connection.faults import CIRCUIT_OPEN, CROWDED, DOWN, FAILURES, TIMEOUT, Fault, located
 from inference_cache.store.connection.link import Link
 from inference_cache.store.connection.transport import Reply, Traffic
 
@@ -228,7 +228,7 @@ class Lane:
             try:
                 link = await self._dial()
             except (*FAILURES, StoreError) as failure:
-                self._stay_down(fault_of(failure))
+                self._stay_down(located(failure, self._dial.name))
                 continue
             except Exception:
                 logger.exception("connecting failed in a way that nobody foresaw")
