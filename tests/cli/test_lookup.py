@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from inference_cache._pb import inferencecache_pb2 as pb
-from inference_cache.cli.main import build_app
+from inference_cache.cli.commands import build_app
 from tests.cli.canned import Canned
 
 runner = CliRunner(env={"COLUMNS": "120"})

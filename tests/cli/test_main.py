@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 import inference_cache
-from inference_cache.cli.main import build_app
+from inference_cache.cli.commands import build_app
 from inference_cache.config import all_settings
 
 runner = CliRunner()

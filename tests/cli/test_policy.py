@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from inference_cache.cli.main import build_app
+from inference_cache.cli.commands import build_app
 from tests.support.process import Serving, run, serving
 from tests.support.servers import free_ports
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from inference_cache.cli.main import build_app
+from inference_cache.cli.commands import build_app
 from inference_cache.config import all_settings, read_config
 from inference_cache.domain.durations import duration_ns
 from inference_cache.metric_table import DEFINITIONS

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from inference_cache.cli.interrupt import ends_quietly
 from inference_cache.cli.output import FAILED, USAGE, fail
 from inference_cache.config import CONCERNS, read_config
 from inference_cache.errors import ConfigError, InferenceCacheError
@@ -33,10 +34,11 @@ def _serve(**given: str | bool | None) -> None:
         config = read_config(flags, os.environ)
     except ConfigError as error:
         fail(str(error), USAGE)
-    from inference_cache.app import run  # noqa: PLC0415 - no other command needs the server
-
     try:
-        status = run(config)
+        with ends_quietly():  # until the server has handlers of its own
+            from inference_cache.app import run  # noqa: PLC0415 - no other command needs the server
+
+            status = run(config)
     except ConfigError as error:
         fail(str(error), USAGE)
     except (InferenceCacheError, OSError) as error:
