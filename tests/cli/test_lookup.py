@@ -142,6 +142,10 @@ def test_a_peers_control_characters_never_reach_the_terminal(canned: Canned) -> 
     text = ask(canned.address).stdout
     assert r"pod\x1b[2J\x07" in text
     assert "\x1b" not in text
+    canned.route.adapter_id = "a\x9b2J\x7f\U000e0001\n"
+    text = ask(canned.address, "-o", "json").stdout
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text)["adapter_id"] == canned.route.adapter_id
     canned.refusal = "no\x1b[2J\x07"
     assert r"no\x1b[2J\x07" in ask(canned.address).stderr
 

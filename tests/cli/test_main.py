@@ -66,6 +66,14 @@ def test_unusable_setting_is_one_sentence_and_status_2(arguments: list[str], wor
         assert word in answer.stderr
 
 
+@pytest.mark.parametrize("command", ["demo", "simulate engine", "simulate gateway"])
+def test_unusable_server_is_status_2_before_anything_starts(command: str) -> None:
+    """A typing error is no server that is away."""
+    answer = runner.invoke(build_app(), [*command.split(), "--server", "http://127.0.0.1:9090"])
+    assert answer.exit_code == 2
+    assert "HOST:PORT" in answer.stderr
+
+
 def test_unusable_variable_is_status_2_too() -> None:
     """The environment is held to the same rules as the flags."""
     answer = runner.invoke(build_app(), ["serve"], env={"INFERENCE_CACHE_SWEEP_PERIOD": "soon"})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,27 @@ def test_get_is_readable_on_a_narrow_terminal(cleared: Serving, tmp_path: Path) 
     words = [word.strip(" ,│") for line in lines for word in line.split()]
     for word in (row["namespace"], "1h30m", "64", "128", "0.25", "40ms", "affinity"):
         assert word in words
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b'"x"'])
+def test_json_of_somebody_else_is_one_sentence(body: bytes) -> None:
+    """Never a trace."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        answer = policy(None, "get", "--admin", f"http://127.0.0.1:{other.server_port}")
+        other.shutdown()
+    assert (answer.exit_code, answer.stdout) == (1, "")
+    assert "is this the admin port?" in answer.stderr
 
 
 def test_admin_may_be_named_with_its_path(cleared: Serving) -> None:

@@ -19,6 +19,7 @@ AdminOption = Annotated[
 ]
 DEFAULT_ADMIN = "http://127.0.0.1:8081"
 _SHOWN_CHARACTERS = 4000
+_PARTS = {"generation", "source", "host", "writtenAt", "appliedAt", "digest", "policy"}
 
 
 class Admin:
@@ -42,9 +43,11 @@ class Admin:
     def get(self) -> dict[str, Any]:
         """Return the policies in force, with their writer."""
         try:
-            shown: dict[str, Any] = json.loads(self._ask("GET", None))
+            shown = json.loads(self._ask("GET", None))
         except ValueError:
             fail(f"{self._url}: the answer is not JSON; is this the admin port?", self._status)
+        if not isinstance(shown, dict) or not shown.keys() >= _PARTS or not isinstance(shown["policy"], dict):
+            fail(f"{self._url}: the answer is not about policies; is this the admin port?", self._status)
         return shown
 
     def put(self, body: bytes) -> None:

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from inference_cache.cli.client import check_server
 from inference_cache.cli.demo_tables import print_result
 from inference_cache.cli.output import FAILED, USAGE, Output, OutputOption, fail, print_json
 from inference_cache.errors import ConfigError, InferenceCacheError
@@ -66,6 +67,8 @@ def demo(
     except ConfigError as error:
         fail(str(error), USAGE)
     servers = [one.strip() for one in server.split(",") if one.strip()]
+    for one in servers:
+        check_server(one)
     try:
         result = asyncio.run(_run(prompts, fleet_for(trace, engine_blocks), servers))
     except (InferenceCacheError, OSError) as error:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from inference_cache.cli.output import printable
 from inference_cache.sim.demo import Result
 from inference_cache.sim.figures import Figures
 
@@ -19,7 +20,7 @@ def print_result(result: Result) -> None:
     console.print(f"\n{_setting(result)}", markup=False)
     console.print(Columns([_table(one) for one in result.figures], padding=(1, 2)))
     for line in conclusions(result):
-        console.print(line, markup=False)
+        console.print(printable(line), markup=False)
 
 
 def _table(figures: Figures) -> Table:

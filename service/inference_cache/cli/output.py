@@ -6,6 +6,7 @@ failure outside the command (no server, no Redis, a taken port), 2 a mistake in 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -56,8 +57,11 @@ def fail(message: str, status: int = FAILED) -> NoReturn:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object to stdout."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    """Print one JSON object to stdout; what does not print is written as JSON's own escapes."""
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    if not text.replace("\n", "").isprintable():
+        text = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+    sys.stdout.write(text + "\n")
 
 
 def print_table(

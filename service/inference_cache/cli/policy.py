@@ -86,7 +86,7 @@ def apply(
         word = "applied" if changed else "unchanged"
         policies = plural(result["policies"], "policy", "policies")
         quotas = plural(result["tenants"], "quota", "quotas")
-        sys.stdout.write(f"{word}: {policies}, {quotas}; generation {result['generation']}\n")
+        sys.stdout.write(f"{word}: {policies}, {quotas}; generation {printable(str(result['generation']))}\n")
 
 
 def get(
@@ -116,7 +116,7 @@ def diff(
     if output is Output.JSON:
         print_json({"different": bool(lines), "diff": lines})
     elif lines:
-        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.write("\n".join(map(printable, lines)) + "\n")
     if lines:
         raise typer.Exit(DIFFERENT)
 

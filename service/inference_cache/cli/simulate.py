@@ -16,6 +16,7 @@ import orjson
 import typer
 
 from inference_cache._pb.inferencecache_pb2_grpc import InferenceCacheStub
+from inference_cache.cli.client import check_server
 from inference_cache.cli.output import FAILED, USAGE, fail
 from inference_cache.settings import Address, address
 from inference_cache.sim.demo import GENERATED_CACHE_BLOCKS
@@ -63,6 +64,7 @@ def engine(
     every: Every = 5.0,
 ) -> None:
     """Run one engine: it takes prompts, and reports the blocks that it stores and drops."""
+    check_server(server)
     listen = _address(bind_address, "--bind-address")
     name = replica_id or _own_name(listen)
 
@@ -89,6 +91,7 @@ def gateway(
     every: Every = 5.0,
 ) -> None:
     """Run one gateway: it looks up each prompt of made-up chats and sends it where the hint says."""
+    check_server(server)
     name = _address(engines, "--engines")
 
     async def run(stop: asyncio.Event) -> None:
