@@ -73,6 +73,14 @@ def test_table_shows_ranked_replicas_and_why(canned: Canned) -> None:
     assert text.index("pod-1") < text.index("pod-2")
 
 
+def test_an_index_that_is_away_is_told_in_words(canned: Canned) -> None:
+    """The answer is one all the same: a gateway goes on without a hint."""
+    canned.route = pb.LookupRouteResponse(reason_code="INDEX_UNAVAILABLE")
+    answer = ask(canned.address)
+    assert answer.exit_code == 0
+    assert "its index (Redis) does not" in " ".join(answer.stdout.split())
+
+
 def test_json_has_the_names_of_the_wire(canned: Canned) -> None:
     """A program gets one object on stdout with every field of the answer."""
     canned.route = hit()

@@ -36,6 +36,7 @@ ModelOption = Annotated[str, typer.Option("--model", help="Which model.", callba
 
 DEFAULT_SERVER = "127.0.0.1:9090"
 DEFAULT_TIMEOUT_S = 5.0
+INDEX_AWAY = "the server answered, but its index (Redis) does not"
 
 _TARGETS = ("dns:", "unix:", "unix-abstract:", "ipv4:", "ipv6:", "vsock:", "xds:")
 """What gRPC itself resolves, and therefore judges."""
@@ -77,7 +78,7 @@ def _reason(error: grpc.RpcError) -> str:
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
         if found := _OF_THE_INDEX.fullmatch(error.details() or ""):
-            return f"the server answered, but its index (Redis) does not: {found['reason']}"
+            return f"{INDEX_AWAY}: {found['reason']}"
         return f"no answer, is `inference-cache serve` running? ({error.details()})"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "no answer within --timeout"

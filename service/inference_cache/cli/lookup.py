@@ -11,6 +11,7 @@ from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache.cli.client import (
     DEFAULT_SERVER,
     DEFAULT_TIMEOUT_S,
+    INDEX_AWAY,
     ModelOption,
     ServerOption,
     TenantOption,
@@ -18,6 +19,7 @@ from inference_cache.cli.client import (
     calling,
 )
 from inference_cache.cli.output import USAGE, Output, OutputOption, fail, print_json, print_table
+from inference_cache.domain.reasons import INDEX_UNAVAILABLE
 
 MAX_TOKEN_ID = 2**32 - 1
 EPILOG = """\b
@@ -149,4 +151,6 @@ def _print(answer: dict[str, Any]) -> None:
         for score in answer["replica_scores"]
     ]
     columns = ("replica", "score", "matched tokens", "hit probability", "tier")
-    print_table(answer["reason_code"], columns, rows, f"answered in {answer['lookup_latency_us']} µs by the server")
+    reason = answer["reason_code"]
+    title = f"{reason}: {INDEX_AWAY}" if reason == INDEX_UNAVAILABLE else reason
+    print_table(title, columns, rows, f"answered in {answer['lookup_latency_us']} µs by the server")

@@ -143,7 +143,7 @@ def _about(shown: dict[str, Any]) -> Iterable[str]:
     """Say which generation it is, from whom and since when, as far as the server knows."""
     problem = shown.get("problem")
     if problem:
-        yield f"problem: {problem}"
+        yield str(problem)
     if shown["writtenAt"]:
         yield f"generation {shown['generation']}, written by {shown['source']} on {shown['host']}"
         yield f"at {shown['writtenAt']}, in force here since {shown['appliedAt'] or shown['writtenAt']}"
