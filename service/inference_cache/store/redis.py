@@ -220,7 +220,8 @@ class RedisStore:
             fence = "" if fence_ms is None else fence_ms
             step = replies.read_clear(await self._calls.run("clear", model, replica_id, fence, self._calls.now_us()))
             removed += step.holdings
-            await self._calls.after(model, step)
+            if step.state.due_ms or step.rebuild:
+                await self._calls.after(model, step)
             if not step.more:
                 break
         # Also when the replica was unknown: a clear that is sent again waits for the first one's work.
