@@ -183,6 +183,12 @@ async def test_a_replica_without_its_primary_answers_nobody(pair: tuple[Server, 
             await connection.run(LOOK, b"k", [])
 
 
+def _names(sentinel: Server, primary: Server) -> bool:
+    """Return whether a Sentinel is done with the failover; until then it may make the old primary one again."""
+    state = dict(zip(*[iter(sentinel.ask("SENTINEL", "MASTER", "index"))] * 2, strict=True))
+    return int(state[b"port"]) == primary.port and state[b"flags"] == b"master"
+
+
 async def test_replicas_of_a_new_primary_are_found(watched: Watched) -> None:
     """After a failover the old primary's replica is the primary, and the old primary, once back, serves lookups."""
     old, new = watched.servers
@@ -191,6 +197,7 @@ async def test_replicas_of_a_new_primary_are_found(watched: Watched) -> None:
         await until(lambda: new.ask("GET", "k") == b"1")
         old.kill()
         assert await until_it_runs(connection, COUNT, b"k") == 2
+        await until(lambda: all(_names(sentinel, new) for sentinel in watched.sentinels))
         await asyncio.to_thread(old.start, replicaof=f"127.0.0.1 {new.port}")
         async with asyncio.timeout(60):
             while not calls(old, "evalsha_ro"):
