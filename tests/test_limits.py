@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -133,6 +134,28 @@ def test_when_the_sweeping_server_is_killed_the_other_goes_on(redis: Server, tmp
         wait_until(lambda: summary(alive).total_prefixes == 0, "the sweep of the other server")
         assert sweeps(alive)
         assert 'inferencecache_index_evictions_total{algorithm="lru",reason="ttl"} 4.0' in alive.get("/metrics")[1]
+
+
+def test_a_server_whose_clock_is_an_hour_ahead_does_no_harm(redis: Server, tmp_path: Path) -> None:
+    """Servers go by Redis' time: one on a host with a wrong clock finds, stores and sweeps as the others do."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\n_time, _ns = time.time, time.time_ns\n"
+        "time.time = lambda: _time() + 3600\ntime.time_ns = lambda: _ns() + 3600 * 10**9\n"
+    )
+    ahead = {"PYTHONPATH": str(tmp_path)}
+    where = ("--redis-url", redis.url, *SWEEPING)
+    with serving(tmp_path, *where, environment=ahead) as fast, serving(tmp_path, *where) as right:
+        shown = re.search(r"^inferencecache_store_clock_offset_seconds (\S+)$", fast.get("/metrics")[1], re.MULTILINE)
+        assert shown
+        assert -3700 < float(shown[1]) < -3500
+        a, b, c = names(3)
+        assert push(right, policies()) == 204
+        report(right, a)
+        report(fast, b, minutes=25)
+        report(fast, c)
+        time.sleep(1)  # several periods: whoever sweeps has done so
+        assert [ask(server, each) for server in (fast, right) for each in (a, b, c)] == ["PREFIX_MATCH"] * 6
+        assert summary(right).total_prefixes == 3
 
 
 def test_a_silent_replica_is_left_out_by_flag(redis: Server, tmp_path: Path) -> None:
