@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import inference_cache
 from inference_cache._pb import inferencecache_pb2 as pb
 from inference_cache._pb.inferencecache_pb2_grpc import InferenceCacheStub
+from inference_cache.store.keys import LAYOUT
 from tests.support.process import Serving, run, serving
 from tests.support.servers import Server, free_ports, valkey_binary, wait_until
 
@@ -95,6 +96,7 @@ def test_start_is_announced_with_version_and_real_addresses(server: Serving) -> 
     started = server.wait_for("startup")
     assert started["version"] == inference_cache.__version__
     assert started["redis"] == "embedded"
+    assert started["layout"] == LAYOUT
     for name in ("grpc_addr", "http_addr", "snapshot_addr"):
         assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", started[name])
 

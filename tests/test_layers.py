@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "metric_table": set(),
     "config": {"settings", "errors", "domain"},
     "background": {"capacity", "store", "domain"} | LEAVES,
-    "lifecycle": {"config"} | LEAVES,
+    "lifecycle": {"config", "store"} | LEAVES,
     "parts": {"background", "capacity", "policies", "store", "domain", "config"} | LEAVES,
     "workers": {"workers", "store"} | LEAVES,
     "supervisor": {"workers", "lifecycle", "parts", "background", "policies", "admin", "store", "domain"}

@@ -17,6 +17,7 @@ import inference_cache
 from inference_cache import log
 from inference_cache.config import ServeConfig
 from inference_cache.settings import Address
+from inference_cache.store.keys import LAYOUT
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ def announce(config: ServeConfig, grpc_address: Address, http_address: Address, 
         http_addr=str(http_address),
         snapshot_addr=str(admin_address),
         redis=config.redis.redis_url.partition(":")[0],
+        layout=LAYOUT,
         workers=config.process.workers,
     )
     if config.listen.insecure_disable_auth:
