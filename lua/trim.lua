@@ -20,7 +20,7 @@ REPLY
   MORE, expired holdings removed, other holdings removed, prefixes removed, n, n * (partition, segment ...), state    call again
 COST
   O(log stretches) a unit and O(what is removed); at most 64 units and some 1536 blocks a call. The first quota of
-  a model lists its segments once, 512 a call.
+  a model lists its segments once, some 64 a call.
 ]]
 --- @include prelude
 --- @include freeing
@@ -29,6 +29,7 @@ local M = model_keys(KEYS[1])
 local kind, want, bar, expired_at = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local lfu, now_us = ARGV[5] == '1', tonumber(ARGV[6])
 local PAGE = 512
+local LIST_PAGE = 64 -- each brings the whole of a segment's hashes
 
 local budget = open_budget()
 
@@ -75,7 +76,7 @@ local function list_tails(T)
     partition, cursor = sub(at, 1, nul - 1), sub(at, nul + 1)
   end
   local P = partition_keys(M.root, partition or '/')
-  local page = call('HSCAN', P.segments, cursor, 'COUNT', PAGE)
+  local page = call('HSCAN', P.segments, cursor, 'COUNT', LIST_PAGE)
   for k = 1, #page[2], 2 do
     local segment, r = page[2][k], page[2][k + 1]
     if #segment == 4 then settle_tail(M, partition, call('HGET', P.hashes, segment) or '', 0, r) end
